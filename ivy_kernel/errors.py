@@ -1,0 +1,170 @@
+"""Every error that Ivy Kernel raises, as one tree.
+
+::
+
+    IvyError                      base; ``str()`` is one sentence that a user can act on
+    ├── SettingError              a setting has a value that cannot be used
+    │   └── MissingSettingError   a setting that this action needs has no value
+    ├── ApiError                  the platform answered with an error status
+    │   ├── BadRequestError       400: an id is missing or wrong, unknown tool, no JSON object
+    │   ├── CredentialsError      401: no key, or a key that is not accepted
+    │   ├── ForbiddenError        403: not the chat's owner, or outside the key's project scope
+    │   ├── NotFoundError         404: no such resource
+    │   ├── RateLimitedError      429: too many requests
+    │   ├── CreationFailedError   500 on create: the sandbox could not be made
+    │   ├── SandboxBrokenError    502 on a tool: the sandbox failed to start and will not recover
+    │   ├── NotReadyError         503: the sandbox is still starting
+    │   ├── ToolTimeoutError      504: the tool exceeded its time budget
+    │   └── UnexpectedStatusError any status that the route does not document
+    ├── NetworkError              no usable answer arrived
+    │   ├── NotSentError          the request provably never reached the platform
+    │   ├── NoAnswerError         it was sent, no whole answer came: its outcome is unknown
+    │   └── AnswerError           an answer came that is not what the route documents
+    └── SandboxError              the sandbox cannot run this cell
+        ├── NoSandboxError        there is none, and this request may not start one
+        ├── SandboxFailedError    it failed while starting
+        ├── SandboxLostError      it, or its Python, is gone and the variables with it
+        └── RouteError            no route can run cells there
+
+A user's own exception is an output of a cell, never one of these.
+"""
+
+from __future__ import annotations
+
+
+class IvyError(Exception):
+    """Base of every error of this package."""
+
+
+class SettingError(IvyError):
+    """A setting has a value that cannot be used.
+
+    Parameters
+    ----------
+    message
+        The sentence for the user: setting, value, where it came from, what is allowed.
+    setting
+        The name of the setting, for example ``chat_id``.
+    """
+
+    def __init__(self, message: str, *, setting: str = "") -> None:
+        super().__init__(message)
+        self.setting = setting
+
+
+class MissingSettingError(SettingError):
+    """A setting that this action needs has no value."""
+
+
+class ApiError(IvyError):
+    """The platform answered with an error status.
+
+    Parameters
+    ----------
+    message
+        The sentence for the user.
+    status_code
+        The HTTP status code.
+    route
+        Method and path template of the route, for example
+        ``POST /v1/sandbox/{chatId}/tool/{toolName}``.
+    detail
+        The platform's own words from the body, shortened; empty when it gave none.
+    code
+        The platform's machine-readable code, for example ``SANDBOX_NOT_READY``; empty when none.
+    retry_after_seconds
+        What ``Retry-After`` asked for; ``None`` when it was absent or unreadable.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status_code: int,
+        route: str = "",
+        detail: str = "",
+        code: str = "",
+        retry_after_seconds: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status_code = status_code
+        self.route = route
+        self.detail = detail
+        self.code = code
+        self.retry_after_seconds = retry_after_seconds
+
+
+class BadRequestError(ApiError):
+    """400: an id is missing or wrong, the tool is unknown, or the body is no JSON object."""
+
+
+class CredentialsError(ApiError):
+    """401: no key, or a key that the platform does not accept."""
+
+
+class ForbiddenError(ApiError):
+    """403: not the chat's owner, or the key's project scope excludes the chat."""
+
+
+class NotFoundError(ApiError):
+    """404: no such resource."""
+
+
+class RateLimitedError(ApiError):
+    """429: too many requests."""
+
+
+class CreationFailedError(ApiError):
+    """500 on create: the sandbox could not be made."""
+
+
+class SandboxBrokenError(ApiError):
+    """502 on a tool: the sandbox failed to start and will not recover on retry."""
+
+
+class NotReadyError(ApiError):
+    """503: the sandbox is still starting, or creation failed for the moment."""
+
+
+class ToolTimeoutError(ApiError):
+    """504: the tool exceeded its time budget."""
+
+
+class UnexpectedStatusError(ApiError):
+    """A status code that the route does not document."""
+
+
+class NetworkError(IvyError):
+    """No usable answer arrived."""
+
+
+class NotSentError(NetworkError):
+    """The request provably never reached the platform, so nothing ran; safe to send again."""
+
+
+class NoAnswerError(NetworkError):
+    """The request was sent but no whole answer came: whether it ran is unknown."""
+
+
+class AnswerError(NetworkError):
+    """An answer came that is not what the route documents (no JSON, no object, too large)."""
+
+
+class SandboxError(IvyError):
+    """The sandbox cannot run this cell."""
+
+
+class NoSandboxError(SandboxError):
+    """There is no sandbox, and this request may not start one."""
+
+
+class SandboxFailedError(SandboxError):
+    """The sandbox failed while starting."""
+
+
+class SandboxLostError(SandboxError):
+    """The sandbox, or the Python in it, is gone, and the variables with it."""
+
+
+class RouteError(SandboxError):
+    """No route can run cells in this sandbox."""

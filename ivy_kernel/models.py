@@ -1,0 +1,102 @@
+"""What the layers hand to each other: cells, messages and outcomes. Data only, no behaviour."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Json = dict[str, Any]
+"""A decoded JSON object."""
+
+Fate = Literal["succeeded", "failed", "interrupted", "lost", "unknown"]
+"""The one truth in which a cell ends.
+
+``succeeded`` and ``failed``: it ran to its end, or raised. ``interrupted``: the user stopped it.
+``lost``: the sandbox or its Python went away under it. ``unknown``: it was sent and no answer came.
+"""
+
+Channel = Literal["shell", "iopub", "stdin", "control"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One ``execute_request`` (Jupyter message spec, "Execute").
+
+    Parameters
+    ----------
+    code
+        The cell's source.
+    execution_count
+        The number that the front end shows for this cell.
+    silent
+        Run as quietly as possible: nothing is shown.
+    store_history
+        Whether the cell counts as the user's own; hidden cells of front ends do not.
+    user_expressions
+        Name to expression, evaluated after the cell.
+    allow_stdin
+        Whether the front end can answer ``input()``.
+    header
+        The header of the request, which becomes the parent of all that the cell shows.
+    """
+
+    code: str
+    execution_count: int = 0
+    silent: bool = False
+    store_history: bool = True
+    user_expressions: dict[str, str] = field(default_factory=dict)
+    allow_stdin: bool = False
+    header: Json = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One Jupyter message from the sandbox, on its way to the front end.
+
+    Parameters
+    ----------
+    msg_type
+        For example ``stream``, ``display_data``, ``execute_result``, ``error``.
+    content
+        The message's content, as in the message spec.
+    metadata
+        The message's own metadata (not a display's).
+    buffers
+        Binary buffers, as widgets use them.
+    channel
+        The channel that it belongs to.
+    header
+        The remote header; ``None`` when we make the message ourselves.
+    parent_header
+        The remote parent header; ``None`` for the cell that is running.
+    """
+
+    msg_type: str
+    content: Json
+    metadata: Json = field(default_factory=dict)
+    buffers: tuple[bytes, ...] = ()
+    channel: Channel = "iopub"
+    header: Json | None = None
+    parent_header: Json | None = None
+
+
+Sink = Callable[[Message], None]
+"""Takes the messages of a cell in order; called on the event loop, must not block."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a cell ended.
+
+    Parameters
+    ----------
+    fate
+        The one truth about it.
+    reply
+        The content of the ``execute_reply``: ``status``, ``user_expressions``, ``payload``, and
+        for an error ``ename``, ``evalue`` and ``traceback``.
+    """
+
+    fate: Fate
+    reply: Json

@@ -1,0 +1,1 @@
+"""The ways to run a cell through the platform's tools."""
