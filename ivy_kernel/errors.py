@@ -3,6 +3,7 @@
 ::
 
     IvyError                      base; ``str()`` is one sentence that a user can act on
+    ├── UsageError                a command or magic was used wrongly; nothing was done
     ├── SettingError              a setting has a value that cannot be used
     │   └── MissingSettingError   a setting that this action needs has no value
     ├── ApiError                  the platform answered with an error status
@@ -15,11 +16,11 @@
     │   ├── SandboxBrokenError    502 on a tool: the sandbox failed to start and will not recover
     │   ├── NotReadyError         503: the sandbox is still starting
     │   ├── ToolTimeoutError      504: the tool exceeded its time budget
-    │   └── UnexpectedStatusError any status that the route does not document
+    │   └── UnexpectedStatusError any status that the operation does not document
     ├── NetworkError              no usable answer arrived
     │   ├── NotSentError          the request provably never reached the platform
     │   ├── NoAnswerError         it was sent, no whole answer came: its outcome is unknown
-    │   └── AnswerError           an answer came that is not what the route documents
+    │   └── AnswerError           an answer came that is not what the operation documents
     └── SandboxError              the sandbox cannot run this cell
         ├── NoSandboxError        there is none, and this request may not start one
         ├── SandboxFailedError    it failed while starting
@@ -34,6 +35,10 @@ from __future__ import annotations
 
 class IvyError(Exception):
     """Base of every error of this package."""
+
+
+class UsageError(IvyError):
+    """A command or magic was used wrongly; nothing was done."""
 
 
 class SettingError(IvyError):
@@ -65,8 +70,8 @@ class ApiError(IvyError):
         The sentence for the user.
     status_code
         The HTTP status code.
-    route
-        Method and path template of the route, for example
+    operation
+        Method and path template of the API operation, for example
         ``POST /v1/sandbox/{chatId}/tool/{toolName}``.
     detail
         The platform's own words from the body, shortened; empty when it gave none.
@@ -81,14 +86,14 @@ class ApiError(IvyError):
         message: str,
         *,
         status_code: int,
-        route: str = "",
+        operation: str = "",
         detail: str = "",
         code: str = "",
         retry_after_seconds: float | None = None,
     ) -> None:
         super().__init__(message)
         self.status_code = status_code
-        self.route = route
+        self.operation = operation
         self.detail = detail
         self.code = code
         self.retry_after_seconds = retry_after_seconds
@@ -131,7 +136,7 @@ class ToolTimeoutError(ApiError):
 
 
 class UnexpectedStatusError(ApiError):
-    """A status code that the route does not document."""
+    """A status code that the operation does not document."""
 
 
 class NetworkError(IvyError):
@@ -147,7 +152,7 @@ class NoAnswerError(NetworkError):
 
 
 class AnswerError(NetworkError):
-    """An answer came that is not what the route documents (no JSON, no object, too large)."""
+    """An answer came that is not what the operation documents (no JSON, too large, …)."""
 
 
 class SandboxError(IvyError):

@@ -1,0 +1,19 @@
+"""The HTTP clients of the two APIs.
+
+============== ==============================================================
+module         what it does
+============== ==============================================================
+`operations`   the API operations and what each error status of them means
+`answers`      an answer's bytes → JSON, or the error that its status stands for
+`connection`   one keep-alive httpx client: credentials, time limits, size limit
+`retry`        when and how long to wait before a call is sent again
+`ivy`          one typed method per operation of the Ivy platform
+`recoup`       Recoup's session status
+============== ==============================================================
+"""
+
+from ivy_kernel.client.connection import Answer, Connection
+from ivy_kernel.client.ivy import IvyClient
+from ivy_kernel.client.recoup import RecoupClient
+
+__all__ = ["Answer", "Connection", "IvyClient", "RecoupClient"]

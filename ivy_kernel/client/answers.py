@@ -1,0 +1,147 @@
+"""From an answer's status and bytes to JSON, or to the error that it stands for."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from ivy_kernel.client.operations import Operation
+from ivy_kernel.errors import AnswerError, ApiError, UnexpectedStatusError
+from ivy_kernel.status import parse_http_date, parse_retry_after
+
+DETAIL_LIMIT_CHARACTERS = 300
+RETRY_AFTER_LIMIT_SECONDS = 24 * 3600.0
+
+
+def decode_json(body: bytes, operation: Operation) -> Any:
+    """The JSON value in a body.
+
+    Raises
+    ------
+    AnswerError
+        When it holds none: says what it holds instead.
+    """
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        pass  # the standard library is more tolerant: NaN, lone surrogates
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        raise AnswerError(
+            f"The answer to {operation.name} is not JSON but {describe_body(body)}; check the "
+            f"setting api_url and any proxy in between."
+        ) from None
+
+
+def describe_body(body: bytes) -> str:
+    """What a body that should have been JSON looks like, in words."""
+    start = body[:200].lstrip().lower()
+    if not body.strip():
+        return "empty"
+    if start.startswith((b"<!doctype html", b"<html")):
+        return "an HTML page"
+    if start[:1] in (b"{", b"["):
+        return f"broken or cut-off JSON of {len(body)} bytes"
+    return f"{len(body)} bytes of something else"
+
+
+def error_from_answer(
+    operation: Operation,
+    status_code: int,
+    headers: Mapping[str, str],
+    body: bytes,
+    subject: Mapping[str, Any],
+) -> ApiError:
+    """The error for an answer with an error status.
+
+    Parameters
+    ----------
+    operation
+        What was asked for.
+    status_code, headers, body
+        The answer; header names in lower case.
+    subject
+        What the sentence names: ``chat_id``, ``tool``, ``key_setting``, …
+    """
+    retry_after_seconds = retry_after(headers)
+    detail, code = _details(body)
+    known = operation.meanings.get(status_code)
+    if known is None:
+        error_class: type[ApiError] = UnexpectedStatusError
+        advice = _unexpected(status_code, headers)
+    else:
+        error_class, advice = known
+    wait = "a moment" if retry_after_seconds is None else f"{retry_after_seconds:.0f} s"
+    names = {"retry_after": wait, **subject}
+    said = f" (the platform says: {detail})" if detail else ""
+    sentence = f"Could not {operation.purpose}: HTTP {status_code}, {advice}"
+    return error_class(
+        f"{_fill(sentence, names)}{said}.",
+        status_code=status_code,
+        operation=operation.name,
+        detail=detail,
+        code=code,
+        retry_after_seconds=retry_after_seconds,
+    )
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds that ``Retry-After`` asks for, at most a day; ``None`` when it says nothing."""
+    asked = parse_retry_after(headers.get("retry-after"), parse_http_date(headers.get("date")))
+    return None if asked is None else min(asked, RETRY_AFTER_LIMIT_SECONDS)
+
+
+def _fill(sentence: str, names: Mapping[str, Any]) -> str:
+    return sentence.format_map(_Unnamed(names))
+
+
+class _Unnamed(dict[str, Any]):
+    """Leaves a placeholder readable when a caller has no name for it."""
+
+    def __missing__(self, key: str) -> str:
+        return f"(no {key})"
+
+
+def _unexpected(status_code: int, headers: Mapping[str, str]) -> str:
+    if 300 <= status_code < 400:
+        return (
+            f"a redirect to {one_line(headers.get('location', 'nowhere'))!r}, which is not "
+            f"followed so that the key stays here; set api_url to the final address"
+        )
+    if status_code >= 500:
+        return "a fault on the platform's side; try again later"
+    return "which this operation does not document; check the setting api_url"
+
+
+def _details(body: bytes) -> tuple[str, str]:
+    """The platform's own words and its machine-readable code, from any plausible error body."""
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return "", ""
+    if not isinstance(value, dict):
+        return "", ""
+    nested = value.get("error")
+    scopes = [value, nested] if isinstance(nested, dict) else [value]
+    words = codes = ""
+    for scope in scopes:
+        for name in ("message", "error", "errorMessage", "error_message", "detail", "reason"):
+            if not words and isinstance(scope.get(name), str):
+                words = scope[name]
+        if not codes and isinstance(scope.get("code"), str):
+            codes = scope["code"]
+    return one_line(words), one_line(codes)
+
+
+def one_line(text: str) -> str:
+    """Text from outside, safe for one line of a message: no control characters, shortened."""
+    text = re.sub(r"\s+", " ", text)
+    text = "".join(character for character in text if character.isprintable()).strip(" .")
+    if len(text) > DETAIL_LIMIT_CHARACTERS:
+        text = text[: DETAIL_LIMIT_CHARACTERS - 1] + "…"
+    return text

@@ -1,0 +1,195 @@
+"""The Ivy platform's sandbox routes, one method each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ivy_kernel.client import operations
+from ivy_kernel.client.connection import Answer, Connection
+from ivy_kernel.client.retry import with_retries
+from ivy_kernel.errors import AnswerError, NotReadyError
+
+TOOL_CAP_SECONDS = 300.0
+SCRIPT_CAP_SECONDS = 120.0
+SCRIPT_TOOLS = frozenset({"sandbox_exec", "sandbox_python", "sandbox_rscript"})
+ANSWER_MARGIN_SECONDS = 20.0
+"""Beyond a tool's own budget: what the platform may take to notice and answer."""
+
+
+def budget_seconds(tool: str, wanted_seconds: float) -> float:
+    """The time budget that the platform grants a tool."""
+    cap = SCRIPT_CAP_SECONDS if tool in SCRIPT_TOOLS else TOOL_CAP_SECONDS
+    return min(wanted_seconds, cap)
+
+
+class IvyClient:
+    """Typed access to the platform.
+
+    Parameters
+    ----------
+    connection
+        The connection pool; closed by `aclose`.
+    request_seconds
+        Limit for each request that runs nothing.
+    retry_seconds
+        How long a request may be repeated, where repeating is safe.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        request_seconds: float = 30.0,
+        retry_seconds: float = 20.0,
+    ) -> None:
+        self._connection = connection
+        self._request_seconds = request_seconds
+        self._retry_seconds = retry_seconds
+
+    @property
+    def connection(self) -> Connection:
+        """The connection pool."""
+        return self._connection
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._connection.aclose()
+
+    async def create(self, *, session_id: str, chat_id: str, campaign_id: str) -> Answer:
+        """Start the chat's sandbox, or join a start that is under way.
+
+        Repeated only when it was not sent, or on 429 and 503, which the platform documents as
+        passing. Source: ``POST /v1/sandbox/create``.
+        """
+        return await self._call(
+            operations.CREATE,
+            body={"sessionId": session_id, "chatId": chat_id, "campaignId": campaign_id},
+            subject={"chat_id": chat_id, "campaign_id": campaign_id},
+            also=NotReadyError,
+        )
+
+    async def status(self, chat_id: str, *, retry: bool = True) -> Answer:
+        """Read the sandbox's state. Source: ``GET /v1/sandbox/{chatId}/status``.
+
+        Parameters
+        ----------
+        chat_id
+            The chat.
+        retry
+            Whether to repeat on failure; a poller that has its own rhythm says no.
+        """
+        return await self._call(
+            operations.STATUS,
+            path={"chatId": chat_id},
+            subject={"chat_id": chat_id},
+            idempotent=True,
+            retry=retry,
+        )
+
+    async def run_tool(
+        self,
+        chat_id: str,
+        tool: str,
+        parameters: Mapping[str, Any],
+        *,
+        timeout_seconds: float,
+        retry: bool = True,
+    ) -> Any:
+        """Run a tool and return its own JSON result, whatever its shape.
+
+        Sent again only when it provably never arrived or was refused unread (429). A 503 is the
+        caller's to wait for, because the user should see the sandbox starting meanwhile.
+        Source: ``POST /v1/sandbox/{chatId}/tool/{toolName}``.
+
+        Parameters
+        ----------
+        chat_id, tool
+            Where, and which tool.
+        parameters
+            The tool's own parameters.
+        timeout_seconds
+            Time budget; cut to the platform's caps (300 s, scripts 120 s).
+        retry
+            Whether to repeat where that is safe; a caller with its own rhythm says no.
+
+        Raises
+        ------
+        NoAnswerError, AnswerError
+            It may have run; the outcome is unknown.
+        """
+        budget = budget_seconds(tool, timeout_seconds)
+        answer = await self._call(
+            operations.TOOL,
+            path={"chatId": chat_id, "toolName": tool},
+            body={**parameters, "timeout": budget},
+            subject={"chat_id": chat_id, "tool": tool, "timeout_seconds": budget},
+            total_seconds=budget + ANSWER_MARGIN_SECONDS,
+            retry=retry,
+        )
+        return answer.body
+
+    async def execute_command(
+        self, chat_id: str, parameters: Mapping[str, Any], *, timeout_seconds: float
+    ) -> Any:
+        """Run a shell command. Source: ``POST /v1/sandbox/{chatId}/exec``."""
+        budget = min(timeout_seconds, SCRIPT_CAP_SECONDS)
+        answer = await self._call(
+            operations.EXEC,
+            path={"chatId": chat_id},
+            body={**parameters, "timeout": budget},
+            subject={"chat_id": chat_id, "tool": "exec", "timeout_seconds": budget},
+            total_seconds=budget + ANSWER_MARGIN_SECONDS,
+        )
+        return answer.body
+
+    async def terminate(self, chat_id: str) -> Answer:
+        """Shut the chat's sandbox down. Source: ``POST /v1/sandbox/{chatId}/terminate``."""
+        return await self._call(
+            operations.TERMINATE, path={"chatId": chat_id}, body={}, subject={"chat_id": chat_id}
+        )
+
+    async def manifest(self, chat_id: str) -> list[dict[str, Any]]:
+        """List the chat's files, oldest first; unknown fields are kept.
+
+        The body is undocumented: a list, or an object with the list under any name.
+        Source: ``GET /v1/sandbox/{chatId}/manifest``.
+        """
+        answer = await self._call(
+            operations.MANIFEST,
+            path={"chatId": chat_id},
+            subject={"chat_id": chat_id},
+            idempotent=True,
+        )
+        body = answer.body
+        lists = [body] if isinstance(body, list) else []
+        if isinstance(body, dict):
+            lists = [value for value in body.values() if isinstance(value, list)]
+        if not lists:
+            raise AnswerError(f"The answer to {operations.MANIFEST.name} holds no list of files.")
+        return [entry for entry in lists[0] if isinstance(entry, dict)]
+
+    async def _call(
+        self,
+        operation: operations.Operation,
+        *,
+        path: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        subject: Mapping[str, Any],
+        total_seconds: float | None = None,
+        idempotent: bool = False,
+        retry: bool = True,
+        also: type[NotReadyError] | None = None,
+    ) -> Answer:
+        return await with_retries(
+            lambda: self._connection.send(
+                operation,
+                total_seconds=total_seconds or self._request_seconds,
+                path=path,
+                body=body,
+                subject=subject,
+            ),
+            idempotent=idempotent,
+            deadline_seconds=self._retry_seconds if retry else 0.0,
+            also=also,
+        )

@@ -1,0 +1,51 @@
+"""Jupyter's config files for Ivy Kernel: ``jupyter_ivy_config.py`` and ``.json``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from jupyter_core.paths import jupyter_config_path
+from traitlets.config import Config
+from traitlets.config.loader import JSONFileConfigLoader, PyFileConfigLoader
+
+from ivy_kernel.errors import SettingError
+
+BASENAME = "jupyter_ivy_config"
+
+
+def config_file_names(config_path: list[str] | None = None) -> list[Path]:
+    """The files that would be read if they existed, best first (``.json`` beats ``.py``)."""
+    directories = jupyter_config_path() if config_path is None else config_path
+    return [
+        Path(directory) / f"{BASENAME}.{ending}"
+        for directory in directories
+        for ending in ("json", "py")
+    ]
+
+
+def read_config_files(config_path: list[str] | None = None) -> list[tuple[Path, Config]]:
+    """The config files that exist, best first.
+
+    Raises
+    ------
+    SettingError
+        When a file cannot be read; names the file and the fault.
+    """
+    found: list[tuple[Path, Config]] = []
+    for path in config_file_names(config_path):
+        if not path.is_file():
+            continue
+        loader_class = JSONFileConfigLoader if path.suffix == ".json" else PyFileConfigLoader
+        try:
+            config = loader_class(path.name, path=str(path.parent)).load_config()
+        except Exception as exc:
+            # A Python config file may raise anything at all. Its text may hold a key, so only
+            # the kind of fault and the place are told, never the line itself.
+            line = getattr(exc, "lineno", None)
+            place = f", line {line}" if line else ""
+            raise SettingError(
+                f"The config file {path} cannot be read ({type(exc).__name__}{place}); "
+                f"correct it or move it away."
+            ) from None
+        found.append((path, config))
+    return found

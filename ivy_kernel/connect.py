@@ -1,0 +1,157 @@
+"""From settings to a sandbox: the one place where kernel, magics and command line resolve it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from traitlets.config import Config
+
+from ivy_kernel import embedded
+from ivy_kernel.client import Connection, IvyClient
+from ivy_kernel.client.connection import Credential
+from ivy_kernel.config_files import config_file_names
+from ivy_kernel.lifecycle import Lifecycle
+from ivy_kernel.session import Session
+from ivy_kernel.session_ids import session_id_for
+from ivy_kernel.settings import LOCAL_CHAT_ID, Ivy, load_settings, missing_sentence
+
+
+class LiveSettings:
+    """Settings that follow the config files, so that a corrected key needs no restart.
+
+    Parameters
+    ----------
+    arguments, flags
+        As in `load_settings`.
+    """
+
+    def __init__(
+        self, *, arguments: Mapping[str, Any] | None = None, flags: Config | None = None
+    ) -> None:
+        self._arguments = dict(arguments or {})
+        self._flags = flags
+        self._settings: Ivy | None = None
+        self._seen: list[tuple[Path, float, int]] = []
+
+    def current(self) -> Ivy:
+        """The settings of the moment.
+
+        Raises
+        ------
+        SettingError
+            When one cannot be used.
+        """
+        seen = _fingerprint()
+        if self._settings is None or seen != self._seen:
+            self._settings = None
+            self._settings = load_settings(arguments=self._arguments, flags=self._flags)
+            self._seen = seen
+        return self._settings
+
+
+def _fingerprint() -> list[tuple[Path, float, int]]:
+    seen = []
+    for path in config_file_names():
+        try:
+            status = path.stat()
+        except OSError:
+            continue
+        seen.append((path, status.st_mtime, status.st_size))
+    return seen
+
+
+def open_lifecycle(live: LiveSettings) -> Lifecycle:
+    """The sandbox that the settings mean. Talks to nobody yet.
+
+    Raises
+    ------
+    SettingError
+        When a setting is wrong, or the platform's key is there but no chat.
+    """
+    settings = live.current()
+    if settings.is_local:
+        chat_id = settings.chat_id or LOCAL_CHAT_ID
+        campaign_id = settings.campaign_id or LOCAL_CHAT_ID
+    else:
+        settings.require("api_key")
+        chat_id = settings.require("chat_id")
+        campaign_id = settings.campaign_id
+    return Lifecycle(
+        _connector(live),
+        chat_id=chat_id,
+        campaign_id=campaign_id,
+        session_id=settings.session_id or session_id_for(chat_id),
+        start_timeout_seconds=settings.start_timeout_seconds,
+        local=settings.is_local,
+        missing_campaign=missing_sentence("campaign_id"),
+    )
+
+
+def open_session(live: LiveSettings, *, fresh: bool = False) -> Session:
+    """A session on the sandbox that the settings mean. Talks to nobody yet.
+
+    Parameters
+    ----------
+    live
+        The settings.
+    fresh
+        Whether the first cell must find an empty namespace.
+
+    Raises
+    ------
+    SettingError
+        As `open_lifecycle`.
+    """
+    settings = live.current()
+    return Session(
+        open_lifecycle(live),
+        route=settings.route,
+        auto_create=settings.auto_create,
+        cell_timeout_seconds=settings.cell_timeout_seconds,
+        code_fields=code_fields(settings),
+        fresh=fresh,
+    )
+
+
+def code_fields(settings: Ivy) -> dict[str, str]:
+    """Tool → the field that carries its code or command."""
+    return {
+        "sandbox_python": settings.python_code_field,
+        "sandbox_notebook": settings.notebook_code_field,
+        "sandbox_rscript": settings.rscript_code_field,
+        "sandbox_exec": settings.exec_command_field,
+    }
+
+
+def identity(settings: Ivy) -> tuple[object, ...]:
+    """What must stay the same for a session to stay the right one."""
+    names = (
+        *("api_url", "chat_id", "campaign_id", "session_id", "route", "auto_create"),
+        *("cell_timeout_seconds", "start_timeout_seconds", "connect_timeout_seconds"),
+        *("ca_bundle", "response_limit_bytes"),
+        *("python_code_field", "notebook_code_field", "rscript_code_field", "exec_command_field"),
+    )
+    return (settings.is_local, *(getattr(settings, name) for name in names))
+
+
+def _connector(live: LiveSettings) -> Callable[[], Any]:
+    async def connect() -> IvyClient:
+        settings = live.current()
+        if settings.is_local:
+            found = await embedded.find_or_start(idle_exit_seconds=settings.local_idle_exit_seconds)
+            url, credential = found.url, Credential(lambda: found.token)
+        else:
+            url, credential = settings.api_url, Credential(lambda: live.current().api_key)
+        return IvyClient(
+            Connection(
+                url,
+                credential,
+                ca_bundle=settings.ca_bundle or None,
+                connect_timeout_seconds=settings.connect_timeout_seconds,
+                response_limit_bytes=settings.response_limit_bytes,
+            )
+        )
+
+    return connect

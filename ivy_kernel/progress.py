@@ -1,0 +1,82 @@
+"""What a cell shows while its sandbox starts; nothing of it stays in the notebook."""
+
+from __future__ import annotations
+
+import html
+import os
+
+from ivy_kernel.models import Message, Sink
+from ivy_kernel.status import SandboxStatus, monotonic_seconds
+
+PHASES = ("compute", "mount", "ready")
+BAR_CHARACTERS = 24
+
+
+class StartProgress:
+    """Shows a starting sandbox in the output of the cell that waits for it.
+
+    Parameters
+    ----------
+    name
+        What the user calls the sandbox.
+    sink
+        Takes ``display_data``, ``update_display_data`` and, at the end, ``clear_output``.
+    """
+
+    def __init__(self, name: str, sink: Sink) -> None:
+        self._name = name
+        self._sink = sink
+        self._display_id = f"ivy-start-{os.urandom(6).hex()}"
+        self._shown = False
+        self._start = monotonic_seconds()
+
+    def show(self, status: SandboxStatus) -> None:
+        """Show where the start is."""
+        now = monotonic_seconds()
+        eta = status.eta_remaining_seconds(now)
+        elapsed = now - self._start
+        phase = status.phase or status.state
+        words = f"{self._name} is starting: {phase}"
+        if eta is not None:
+            words += f", about {max(1, round(eta))} s left"
+        fraction = _fraction(phase, elapsed, eta)
+        content = {
+            "data": {
+                "text/plain": f"{words}\n{_bar(fraction)}",
+                "text/html": _html(words, phase, fraction),
+            },
+            "metadata": {},
+            "transient": {"display_id": self._display_id},
+        }
+        self._sink(Message("update_display_data" if self._shown else "display_data", content))
+        self._shown = True
+
+    def clear(self) -> None:
+        """Take it away again."""
+        if self._shown:
+            self._sink(Message("clear_output", {"wait": False}))
+            self._shown = False
+
+
+def _fraction(phase: str, elapsed: float, eta: float | None) -> float:
+    if phase == "ready":
+        return 1.0
+    if eta is not None and elapsed + eta > 0:
+        return min(elapsed / (elapsed + eta), 0.99)
+    return PHASES.index(phase) / len(PHASES) if phase in PHASES else 0.0
+
+
+def _bar(fraction: float) -> str:
+    done = round(fraction * BAR_CHARACTERS)
+    return f"[{'#' * done}{'.' * (BAR_CHARACTERS - done)}] {fraction:.0%}"
+
+
+def _html(words: str, phase: str, fraction: float) -> str:
+    steps = " → ".join(
+        f"<b>{html.escape(step)}</b>" if step == phase else html.escape(step) for step in PHASES
+    )
+    return (
+        f'<div role="status">{html.escape(words)}<br>'
+        f'<progress max="1" value="{fraction:.3f}" style="width:20em"></progress> '
+        f"<small>{steps}</small></div>"
+    )

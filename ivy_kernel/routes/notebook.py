@@ -1,0 +1,165 @@
+"""The notebook route: one ``sandbox_notebook`` call a cell; the platform keeps the variables.
+
+Source: ``POST /v1/sandbox/{chatId}/tool/sandbox_notebook``, whose result shape is undocumented.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Mapping
+
+from ivy_kernel.errors import IvyError, SandboxLostError
+from ivy_kernel.models import Cell, Json, Outcome, Sink
+from ivy_kernel.routes.plain_tool import InterruptibleCall
+from ivy_kernel.routes.route import RouteName
+from ivy_kernel.routes.tools import Probe, SandboxTools, strings_in
+
+TOOL = "sandbox_notebook"
+INTERRUPT_SEND_SECONDS = 0.4
+"""How long sending the signal may take before the user gets the prompt back anyway."""
+
+_INTERRUPT = """\
+import os, signal
+try:
+    with open('/proc/{pid}/stat') as f:
+        same = f.read().rsplit(')', 1)[1].split()[19] == '{start}'
+except OSError:
+    same = False
+if same:
+    os.kill({pid}, signal.SIGINT)
+print('IVY-INTERRUPT', same)
+"""
+
+_RESET = """\
+try:
+    get_ipython().run_line_magic('reset', '-sf')
+except NameError:
+    for _ivy_name in [n for n in globals() if not n.startswith('__')]:
+        globals().pop(_ivy_name, None)
+"""
+
+_EVALUATE = """\
+print('IVY-VALUE-{nonce}:' + __import__('json').dumps({expression}, default=str)
+      + ':IVY-VALUE-END')
+"""
+
+_QUESTIONS = {
+    "complete_request": "do_complete({code!r}, {cursor_pos})",
+    "inspect_request": "do_inspect({code!r}, {cursor_pos}, {detail_level})",
+}
+
+
+class NotebookRoute:
+    """Runs each cell through ``sandbox_notebook``.
+
+    Parameters
+    ----------
+    tools
+        The sandbox's tools.
+    cell_timeout_seconds
+        Time budget of a cell; the platform caps it at 300 s.
+    """
+
+    name: RouteName = "notebook"
+    notice = (
+        "Cells run through the platform's notebook tool: output arrives when a cell has ended, a "
+        "cell may take 300 s at most, and input() and live widgets do not work."
+    )
+
+    def __init__(self, tools: SandboxTools, *, cell_timeout_seconds: float) -> None:
+        self._tools = tools
+        self._cell_timeout_seconds = cell_timeout_seconds
+        self._probe: Probe | None = None
+        self._call = InterruptibleCall()
+
+    async def open(self) -> None:
+        """Find the code field and which Python process answers."""
+        self._probe = await self._tools.probe(TOOL)
+
+    async def check(self) -> None:
+        """See whether the same Python process still answers."""
+        before = self._probe
+        self._probe = await self._tools.probe(TOOL)
+        if before is not None and self._probe.identity != before.identity:
+            raise SandboxLostError(
+                "The variables are gone: another Python process answers in the sandbox than "
+                "before, so it was restarted or replaced. Nothing of this cell was run; run the "
+                "cells that make your variables again."
+            )
+
+    async def execute(self, cell: Cell, sink: Sink) -> Outcome:
+        """Run one cell."""
+        call = self._tools.run(TOOL, cell.code, self._cell_timeout_seconds)
+        outcome = await self._call.show(call, cell, sink)
+        if outcome.fate == "succeeded" and cell.user_expressions:
+            outcome.reply["user_expressions"] = await self._values(cell.user_expressions)
+        return outcome
+
+    async def _values(self, expressions: Mapping[str, str]) -> Json:
+        """``user_expressions`` (message spec, "Execute"), by a second call."""
+        reason = "the sandbox did not answer"
+        try:
+            values = await self._evaluate(f"get_ipython().user_expressions({dict(expressions)!r})")
+            if values is not None:
+                return values
+        except IvyError as exc:
+            reason = str(exc)
+        missing = {"status": "error", "ename": "RouteError", "evalue": reason, "traceback": []}
+        return dict.fromkeys(expressions, missing)
+
+    async def ask(self, msg_type: str, content: Json) -> Json | None:
+        """Ask the notebook's own Python, by a call of its own."""
+        question = _QUESTIONS.get(msg_type)
+        if question is None:
+            return None
+        return await self._evaluate(f"get_ipython().kernel.{question.format_map(content)}")
+
+    async def _evaluate(self, expression: str) -> Json | None:
+        """The JSON object that an expression evaluates to there; ``None`` when there is none."""
+        nonce = os.urandom(8).hex()
+        code = _EVALUATE.format(nonce=nonce, expression=expression)
+        result = await self._tools.run(TOOL, code, self._cell_timeout_seconds)
+        for text in strings_in(result):
+            _, found, rest = text.partition(f"IVY-VALUE-{nonce}:")
+            if found:
+                try:
+                    value = json.loads(rest.partition(":IVY-VALUE-END")[0])
+                except ValueError:
+                    return None
+                return value if isinstance(value, dict) else None
+        return None
+
+    async def interrupt(self) -> None:
+        """Send SIGINT to the notebook's Python, by the script tool, and stop waiting for it."""
+        if not self._call.running:
+            return
+        probe = self._probe
+        if probe is not None and probe.process_start:
+            code = _INTERRUPT.format(pid=probe.process_id, start=probe.process_start)
+            signal = asyncio.ensure_future(
+                self._tools.run("sandbox_python", code, 10.0, retry=False)
+            )
+            # A refused signal is told by the cell's own end: "not confirmed".
+            signal.add_done_callback(lambda task: task.cancelled() or task.exception())
+            await asyncio.wait({signal}, timeout=INTERRUPT_SEND_SECONDS)
+        self._call.stop()
+
+    async def restart(self) -> None:
+        """Empty the namespace; modules stay imported, since the platform cannot restart it."""
+        await self._tools.run(TOOL, _RESET, 30.0)
+
+    async def close(self) -> None:
+        """Nothing to let go: each cell was a call of its own."""
+        self._call.stop()
+
+    def describe(self) -> Json:
+        """Code field and remote Python."""
+        return {
+            "route": self.name,
+            "code_field": self._tools.found_fields.get(TOOL, ""),
+            "python": self._probe.python_version if self._probe else "",
+            "variables_persist": True,
+            "streams": False,
+        }

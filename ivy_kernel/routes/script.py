@@ -1,0 +1,109 @@
+"""The script route: each cell a fresh ``sandbox_python`` process, so variables do not persist.
+
+Source: ``POST /v1/sandbox/{chatId}/tool/sandbox_python``, whose result shape is undocumented.
+"""
+
+from __future__ import annotations
+
+import ast
+
+from ivy_kernel.models import Cell, Json, Outcome, Sink
+from ivy_kernel.routes.plain_tool import InterruptibleCall
+from ivy_kernel.routes.route import RouteName
+from ivy_kernel.routes.tools import Probe, SandboxTools
+
+TOOL = "sandbox_python"
+
+
+class ScriptRoute:
+    """Runs each cell through ``sandbox_python``.
+
+    Parameters
+    ----------
+    tools
+        The sandbox's tools.
+    cell_timeout_seconds
+        Time budget of a cell; the platform caps scripts at 120 s.
+    """
+
+    name: RouteName = "script"
+    notice = (
+        "This sandbox offers only scripts: each cell runs in a Python process of its own, so "
+        "variables and imports do not persist from cell to cell (files do), magics do not work, "
+        "and a cell may take 120 s at most."
+    )
+
+    def __init__(self, tools: SandboxTools, *, cell_timeout_seconds: float) -> None:
+        self._tools = tools
+        self._cell_timeout_seconds = cell_timeout_seconds
+        self._probe: Probe | None = None
+        self._call = InterruptibleCall()
+
+    async def open(self) -> None:
+        """Find the code field."""
+        self._probe = await self._tools.probe(TOOL)
+
+    async def check(self) -> None:
+        """Nothing can be lost: there are no variables."""
+
+    async def execute(self, cell: Cell, sink: Sink) -> Outcome:
+        """Run one cell."""
+        call = self._tools.run(TOOL, show_last_value(cell.code), self._cell_timeout_seconds)
+        outcome = await self._call.show(call, cell, sink)
+        if outcome.fate == "succeeded" and cell.user_expressions:
+            missing = {
+                "status": "error",
+                "ename": "RouteError",
+                "evalue": "variables do not persist on the script route",
+                "traceback": [],
+            }
+            outcome.reply["user_expressions"] = dict.fromkeys(cell.user_expressions, missing)
+        return outcome
+
+    async def ask(self, msg_type: str, content: Json) -> Json | None:
+        """Nobody is there to ask between two scripts."""
+        return None
+
+    async def interrupt(self) -> None:
+        """Stop waiting: the platform offers nothing that would stop a script."""
+        self._call.stop()
+
+    async def restart(self) -> None:
+        """Nothing to do: each cell has a fresh namespace anyway."""
+
+    async def close(self) -> None:
+        """Nothing to let go: each cell was a call of its own."""
+        self._call.stop()
+
+    def describe(self) -> Json:
+        """Code field and remote Python."""
+        return {
+            "route": self.name,
+            "code_field": self._tools.found_fields.get(TOOL, ""),
+            "python": self._probe.python_version if self._probe else "",
+            "variables_persist": False,
+            "streams": False,
+        }
+
+
+def show_last_value(code: str) -> str:
+    """The code, made to print the value of its last line if that is an expression.
+
+    A script shows no values; a cell does. Line numbers stay as they are, since the change is
+    confined to the last expression, which is parenthesised where it stands.
+    """
+    try:
+        body = ast.parse(code).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return code  # the sandbox's Python says what is wrong with it, in its own words
+    if not body or not isinstance(body[-1], ast.Expr) or code.rstrip().endswith(";"):
+        return code
+    last = body[-1]
+    lines = code.encode().split(b"\n")
+    first, end = last.lineno - 1, (last.end_lineno or last.lineno) - 1
+    if lines[first][: last.col_offset].strip():
+        return code  # something stands before it on its line
+    comment = lines[end][last.end_col_offset :]
+    lines[end] = lines[end][: last.end_col_offset] + b")" + comment
+    lines[first] = b"__import__('sys').displayhook(" + lines[first]
+    return b"\n".join(lines).decode()

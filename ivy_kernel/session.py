@@ -1,0 +1,345 @@
+"""Our hold on one sandbox: sees that it is there, chooses a route, and runs cells through it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping
+from typing import Any, TypeVar
+
+from ivy_kernel.errors import (
+    IvyError,
+    NetworkError,
+    NoSandboxError,
+    NotFoundError,
+    NotReadyError,
+    RouteError,
+    SandboxBrokenError,
+    SandboxFailedError,
+    SandboxLostError,
+)
+from ivy_kernel.lifecycle import Lifecycle, failed_error
+from ivy_kernel.models import Cell, Json, Message, Outcome, Sink
+from ivy_kernel.progress import StartProgress
+from ivy_kernel.routes.endings import show_error, show_ivy_error, succeeded
+from ivy_kernel.routes.notebook import NotebookRoute
+from ivy_kernel.routes.route import Route
+from ivy_kernel.routes.script import ScriptRoute
+from ivy_kernel.routes.tools import SandboxTools
+from ivy_kernel.status import CHANGING_STATES, SandboxStatus, monotonic_seconds
+
+Result = TypeVar("Result")
+
+CHECK_AFTER_SECONDS = 15.0
+"""After so long without contact the sandbox is looked at before a cell runs."""
+
+STARTING = (
+    "Interrupted while the sandbox was starting. Nothing of this cell was run; the sandbox goes on "
+    "starting, and the next cell uses it when it is ready."
+)
+
+
+class Session:
+    """Runs cells in one sandbox, one at a time.
+
+    Parameters
+    ----------
+    lifecycle
+        The sandbox.
+    route
+        ``auto``, or the only route to try.
+    auto_create
+        Whether a user's cell may start a sandbox.
+    cell_timeout_seconds
+        Time budget of a tool call.
+    code_fields
+        Tool → field that carries its code.
+    fresh
+        Whether the first cell must find an empty namespace (after a restart of the kernel).
+    """
+
+    def __init__(
+        self,
+        lifecycle: Lifecycle,
+        *,
+        route: str = "auto",
+        auto_create: bool = True,
+        cell_timeout_seconds: float = 300.0,
+        code_fields: Mapping[str, str] | None = None,
+        fresh: bool = False,
+    ) -> None:
+        self.lifecycle = lifecycle
+        self._wanted = route
+        self._auto_create = auto_create
+        self._cell_timeout_seconds = cell_timeout_seconds
+        self._code_fields = dict(code_fields or {})
+        self._fresh = fresh
+        self._route: Route | None = None
+        self._told: set[str] = set()
+        self._refused: list[str] = []
+        self._contact: float | None = None
+        self._used = False
+        self._preparing: asyncio.Future[Any] | None = None
+        self._busy = False
+        self._lock = asyncio.Lock()
+
+    async def execute(self, cell: Cell, sink: Sink) -> Outcome:
+        """Run one cell to its one end; errors of ours end up in the outcome, never raised.
+
+        Called by the kernel for each ``execute_request``, and by the magics.
+        """
+        async with self._lock:
+            self._busy = True
+            try:
+                return await self._execute(cell, sink)
+            except IvyError as error:
+                self._note(error)
+                return show_ivy_error(sink, error)
+            finally:
+                self._busy = False
+
+    async def _execute(self, cell: Cell, sink: Sink) -> Outcome:
+        if is_empty(cell.code):
+            return succeeded()
+        prepared = await self._interruptible(self._prepare(cell, sink), sink)
+        if isinstance(prepared, Outcome):
+            return prepared
+        while True:
+            try:
+                outcome = await prepared.execute(cell, sink)
+            except NotReadyError:  # it said that nothing ran
+                waited = await self._interruptible(self._wait(sink), sink)
+                if isinstance(waited, Outcome):
+                    return waited
+                await self._check(prepared, sink)
+            except NotFoundError as error:
+                raise await self._explained(error) from error
+            else:
+                self._contact = monotonic_seconds()
+                self._used = True
+                return outcome
+
+    @property
+    def busy(self) -> bool:
+        """Whether a cell is under way."""
+        return self._busy
+
+    @property
+    def fresh_wanted(self) -> bool:
+        """Whether the next cell must still be given an empty namespace."""
+        return self._fresh
+
+    async def ask(self, msg_type: str, content: Json) -> Json | None:
+        """A question about code, such as ``complete_request``; ``None`` when nobody answers.
+
+        Never starts a sandbox, and never disturbs a cell.
+        """
+        if self._busy or self._route is None or self._contact is None:
+            return None
+        async with self._lock:
+            return await self._route.ask(msg_type, content)
+
+    async def interrupt(self) -> None:
+        """Stop what is under way: the start of the sandbox, or the cell. Harmless when idle."""
+        if self._preparing is not None:
+            self._preparing.cancel()
+        elif self._route is not None:
+            await self._route.interrupt()
+
+    def restart(self) -> None:
+        """Let the next cell find an empty namespace."""
+        self._fresh = True
+
+    async def create(self, sink: Sink) -> SandboxStatus:
+        """Start the sandbox now and wait for it, with progress in ``sink``."""
+        await self.lifecycle.create()
+        return await self._wait(sink)
+
+    async def terminate(self) -> None:
+        """Shut the sandbox down; the variables are gone by the user's own wish."""
+        await self.lifecycle.terminate()
+        self.forget()
+
+    def forget(self) -> None:
+        """The sandbox of before is gone and the user knows it."""
+        self._route, self._contact, self._used = None, None, False
+
+    async def aclose(self) -> None:
+        """Let go of the sandbox, which lives on."""
+        if self._route is not None:
+            await self._route.close()
+        await self.lifecycle.aclose()
+
+    def describe(self) -> Json:
+        """What is known of the way into the sandbox, for ``%ivy status`` and ``doctor``."""
+        if self._route is None:
+            return {"route": "none yet", "refused": list(self._refused)}
+        return {**self._route.describe(), "refused": list(self._refused)}
+
+    async def open_route(self) -> Route:
+        """Choose a route, or keep the one that is open.
+
+        Raises
+        ------
+        RouteError
+            When none works; tells what each one met with.
+        """
+        if self._route is not None:
+            return self._route
+        tools = SandboxTools(
+            await self.lifecycle.client(), self.lifecycle.chat_id, dict(self._code_fields)
+        )
+        seconds = self._cell_timeout_seconds
+        routes: list[Route] = [
+            NotebookRoute(tools, cell_timeout_seconds=seconds),
+            ScriptRoute(tools, cell_timeout_seconds=seconds),
+        ]
+        self._refused = []
+        for route in routes:
+            if self._wanted not in ("auto", route.name):
+                continue
+            try:
+                await route.open()
+            except RouteError as error:
+                self._refused.append(f"{route.name}: {error}")
+                continue
+            self._route = route
+            self._contact = monotonic_seconds()
+            return route
+        raise RouteError(
+            f"No way to run cells in {self.lifecycle.name}: {'; '.join(self._refused)}"
+        )
+
+    async def _prepare(self, cell: Cell, sink: Sink) -> Route:
+        """See that the sandbox, the route and the variables are there."""
+        now = monotonic_seconds()
+        if (
+            self._route is None
+            or self._contact is None
+            or now - self._contact > CHECK_AFTER_SECONDS
+        ):
+            await self._see_sandbox(cell, sink)
+            if self._route is not None and self._used:
+                await self._check(self._route, sink)
+        route = await self._open_when_ready(sink)
+        if self._fresh:
+            await route.restart()
+            self._fresh = False
+        if route.notice and route.name not in self._told and not cell.silent:
+            self._told.add(route.name)
+            sink(Message("stream", {"name": "stderr", "text": f"{route.notice}\n"}))
+        return route
+
+    async def _see_sandbox(self, cell: Cell, sink: Sink) -> None:
+        status = await self.lifecycle.status()
+        name = self.lifecycle.name
+        if status.state == "active":
+            return
+        if status.state in CHANGING_STATES:
+            await self._wait(sink)
+            return
+        if self._used:
+            self.forget()
+            raise SandboxLostError(
+                f"{name} is gone (its state is now {_word(status)}), and the variables with it. "
+                f"Nothing of this cell was run. Run it again to start a new sandbox."
+            )
+        if status.state == "failed" and not cell.store_history:
+            raise failed_error(name, status)
+        if status.state == "unknown":
+            return  # a word we do not know says nothing against trying
+        if not cell.store_history:
+            raise NoSandboxError(
+                f"{name} has no sandbox running, and code that you did not run yourself does not "
+                f"start one. Nothing was run."
+            )
+        if not self._auto_create:
+            raise NoSandboxError(
+                f"{name} has no sandbox running, and the setting auto_create forbids to start "
+                f"one. Nothing was run. Run %ivy create, then this cell again."
+            )
+        await self.lifecycle.create()
+        await self._wait(sink)
+
+    async def _wait(self, sink: Sink) -> SandboxStatus:
+        """Wait for a sandbox that starts, with progress in the cell."""
+        progress = StartProgress(self.lifecycle.name, sink)
+        try:
+            status = await self.lifecycle.wait_until_ready(progress.show)
+        finally:
+            progress.clear()
+        if status.state not in ("active", "unknown"):
+            raise SandboxFailedError(
+                f"{self.lifecycle.name} did not become ready: its state is now {_word(status)}. "
+                f"Nothing of this cell was run. Run it again to start a new sandbox."
+            )
+        return status
+
+    async def _open_when_ready(self, sink: Sink) -> Route:
+        while True:
+            try:
+                return await self.open_route()
+            except NotReadyError:
+                await self._wait(sink)
+
+    async def _check(self, route: Route, sink: Sink) -> None:
+        while True:
+            try:
+                await route.check()
+            except NotReadyError:
+                await self._wait(sink)
+            except NotFoundError as error:
+                raise await self._explained(error) from error
+            except RouteError as error:
+                self.forget()
+                raise SandboxLostError(
+                    f"The sandbox no longer runs what it ran before, so the variables are taken "
+                    f"for gone ({error}). Nothing of this cell was run."
+                ) from error
+            else:
+                self._contact = monotonic_seconds()
+                return
+
+    async def _explained(self, error: NotFoundError) -> IvyError:
+        """What a 404 means: one replica's mistake, or the end of the sandbox."""
+        status = await self.lifecycle.status()
+        if status.state in ("active", "unknown") or status.state in CHANGING_STATES:
+            return error
+        self.forget()
+        return SandboxLostError(
+            f"{self.lifecycle.name} is gone (its state is now {_word(status)}), and the variables "
+            f"with it. Nothing of this cell was run. Run it again to start a new sandbox."
+        )
+
+    async def _interruptible(
+        self, work: Coroutine[Any, Any, Result], sink: Sink
+    ) -> Result | Outcome:
+        """The work's result, or the outcome of a cell that was interrupted meanwhile."""
+        self._preparing = task = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait({task})
+        finally:
+            self._preparing = None
+            if not task.done():  # we are being cancelled ourselves
+                task.cancel()
+        if task.cancelled():
+            return show_error(sink, "KeyboardInterrupt", STARTING, "interrupted")
+        return task.result()
+
+    def _note(self, error: IvyError) -> None:
+        """After an error the next cell looks at the sandbox first."""
+        self._contact = None
+        if isinstance(error, SandboxBrokenError):
+            self.forget()
+        if isinstance(error, NetworkError):
+            self._used = self._used or self._route is not None
+
+
+def is_empty(code: str) -> bool:
+    """Whether a cell holds nothing to run: blank, or comments alone."""
+    lines = (line.strip() for line in code.splitlines())
+    return all(not line or line.startswith("#") for line in lines)
+
+
+def _word(status: SandboxStatus) -> str:
+    state = status.effective_state(monotonic_seconds())
+    return repr(status.raw_state or state) if state == "unknown" else f"'{state}'"

@@ -1,0 +1,298 @@
+"""Every setting, as one `Configurable` named ``Ivy``, and where each value came from.
+
+Precedence: call argument > command-line flag > config file > environment > default. The config
+files are Jupyter's own: ``jupyter_ivy_config.py`` and ``.json`` in the directories that
+``jupyter --paths`` lists under "config", the first directory winning.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from traitlets import Bool, Enum, Float, Int, TraitError, TraitType, Unicode
+from traitlets.config import Config, Configurable
+from traitlets.config.loader import DeferredConfig
+
+from ivy_kernel.config_files import read_config_files
+from ivy_kernel.errors import MissingSettingError, SettingError
+from ivy_kernel.web_address import LOCAL, check_url
+
+PLATFORM_URL = "https://ivybiosciences.com/api"
+RECOUP_URL = "https://api.recoupable.dev"
+LOCAL_CHAT_ID = "local"
+
+SourceKind = Literal["argument", "flag", "config file", "environment", "default"]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a setting's value came from.
+
+    Parameters
+    ----------
+    kind
+        Which of the five sources.
+    where
+        The variable's or file's name; empty for arguments, flags and defaults.
+    """
+
+    kind: SourceKind
+    where: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.where}".strip()
+
+
+class Ivy(Configurable):
+    """Settings of Ivy Kernel. Do not construct: call `load_settings`, which knows the sources."""
+
+    api_key = Unicode("", help="Key of the Ivy platform (ivy_… or a Clerk JWT). Empty: none.").tag(
+        config=True, env="IVY_API_KEY", secret=True
+    )
+    api_url = Unicode(
+        PLATFORM_URL,
+        help="Base URL of the platform's API, or 'local' for the embedded local sandbox.",
+    ).tag(config=True, env="IVY_API_URL")
+    chat_id = Unicode("", help="The chat whose sandbox runs the cells.").tag(
+        config=True, env="IVY_CHAT_ID"
+    )
+    campaign_id = Unicode("", help="The chat's campaign; needed to create a sandbox.").tag(
+        config=True, env="IVY_CAMPAIGN_ID"
+    )
+    session_id = Unicode(
+        "", help="Session id for a new sandbox. Empty: one is generated and kept per chat."
+    ).tag(config=True, env="IVY_SESSION_ID")
+    recoup_api_key = Unicode("", help="Key for Recoup's status endpoint. Empty: none.").tag(
+        config=True, env="RECOUP_API_KEY", secret=True
+    )
+    recoup_api_url = Unicode(RECOUP_URL, help="Base URL of Recoup's API.").tag(
+        config=True, env="RECOUP_API_URL"
+    )
+    recoup_session_id = Unicode("", help="Recoup session whose status is shown.").tag(
+        config=True, env="RECOUP_SESSION_ID"
+    )
+    auto_create = Bool(
+        True,
+        help="Whether a cell that needs a sandbox may start one. "
+        "If false, only `%ivy create` and its equals do.",
+    ).tag(config=True, env="IVY_AUTO_CREATE")
+    route = Enum(
+        ["auto", "agent", "notebook", "script"],
+        default_value="auto",
+        help="How cells reach the sandbox; 'auto' takes the best that works.",
+    ).tag(config=True, env="IVY_ROUTE")
+    cell_timeout_seconds = Float(
+        300.0,
+        min=1.0,
+        max=300.0,
+        help="Time budget of one tool call, in seconds; the platform caps scripts at 120.",
+    ).tag(config=True, env="IVY_CELL_TIMEOUT_SECONDS")
+    start_timeout_seconds = Float(
+        900.0, min=1.0, help="How long a cell waits for the sandbox to start, in seconds."
+    ).tag(config=True, env="IVY_START_TIMEOUT_SECONDS")
+    connect_timeout_seconds = Float(
+        10.0, min=0.1, help="Time limit for connecting to the platform, in seconds."
+    ).tag(config=True, env="IVY_CONNECT_TIMEOUT_SECONDS")
+    ca_bundle = Unicode(
+        "", help="File of CA certificates to trust instead of the usual ones. Empty: the usual."
+    ).tag(config=True, env="IVY_CA_BUNDLE")
+    output_limit_bytes = Int(
+        2_000_000,
+        min=0,
+        help="Streamed text shown per cell, in bytes; beyond it head and tail are shown and the "
+        "whole text is kept in a file. 0: no limit.",
+    ).tag(config=True, env="IVY_OUTPUT_LIMIT_BYTES")
+    response_limit_bytes = Int(
+        268_435_456, min=1_000_000, help="Largest answer accepted from the platform, in bytes."
+    ).tag(config=True, env="IVY_RESPONSE_LIMIT_BYTES")
+    python_code_field = Unicode("code", help="Field of sandbox_python that carries the code.").tag(
+        config=True, env="IVY_PYTHON_CODE_FIELD"
+    )
+    notebook_code_field = Unicode(
+        "code", help="Field of sandbox_notebook that carries the code."
+    ).tag(config=True, env="IVY_NOTEBOOK_CODE_FIELD")
+    rscript_code_field = Unicode(
+        "code", help="Field of sandbox_rscript that carries the code."
+    ).tag(config=True, env="IVY_RSCRIPT_CODE_FIELD")
+    exec_command_field = Unicode(
+        "command", help="Field of sandbox_exec that carries the command."
+    ).tag(config=True, env="IVY_EXEC_COMMAND_FIELD")
+    local_idle_exit_seconds = Float(
+        1800.0, min=1.0, help="The embedded local sandbox ends after so many idle seconds."
+    ).tag(config=True, env="IVY_LOCAL_IDLE_EXIT_SECONDS")
+
+    def __init__(self, values: Mapping[str, Any], sources: Mapping[str, Source]) -> None:
+        super().__init__(**values)
+        self.sources = dict(sources)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether cells go to the embedded local sandbox."""
+        if self.api_url == LOCAL:
+            return True
+        return not self.api_key and self.sources["api_url"].kind == "default"
+
+    def require(self, name: str) -> str:
+        """The value of a text setting that an action cannot do without.
+
+        Raises
+        ------
+        MissingSettingError
+            When it is empty: the sentence says where it was looked for and how to set it.
+        """
+        value = cast("str", getattr(self, name))
+        if value:
+            return value
+        raise MissingSettingError(missing_sentence(name), setting=name)
+
+
+def missing_sentence(name: str) -> str:
+    """What is missing, where it was looked for, and the fix that needs no restart."""
+    return (
+        f"The setting {name} has no value: neither the environment variable "
+        f"{environment_name(name)} nor Ivy.{name} in a jupyter_ivy_config file is set. "
+        f'Put {{"Ivy": {{"{name}": "…"}}}} into jupyter_ivy_config.json in a directory that '
+        f"`jupyter --paths` lists under config, and run the cell again; no restart is needed."
+    )
+
+
+def setting_names() -> list[str]:
+    """Names of all settings, in the order in which they are documented."""
+    own = Ivy.class_own_traits(config=True)
+    return [name for name in vars(Ivy) if name in own]
+
+
+def environment_name(name: str) -> str:
+    """The environment variable of a setting."""
+    return str(Ivy.class_traits()[name].metadata["env"])
+
+
+def is_secret(name: str) -> bool:
+    """Whether a setting's value must never be shown."""
+    return bool(Ivy.class_traits()[name].metadata.get("secret"))
+
+
+def load_settings(
+    *,
+    arguments: Mapping[str, Any] | None = None,
+    flags: Config | None = None,
+    environ: Mapping[str, str] | None = None,
+    config_path: list[str] | None = None,
+) -> Ivy:
+    """Read all settings from their sources.
+
+    Parameters
+    ----------
+    arguments
+        Values given by a caller; ``None`` values count as not given.
+    flags
+        Configuration from the command line (``--Ivy.chat_id=…``).
+    environ
+        The environment; ``None`` means the process's own.
+    config_path
+        Directories to search for config files, best first; ``None`` means Jupyter's.
+
+    Raises
+    ------
+    SettingError
+        When a value cannot be used: names the setting, the value, its source and what is allowed.
+    """
+    environ = os.environ if environ is None else environ
+    files = read_config_files(config_path)
+    layers: list[tuple[Source, Mapping[str, Any]]] = [
+        (Source("argument"), {k: v for k, v in (arguments or {}).items() if v is not None}),
+        (Source("flag"), (flags or Config()).get("Ivy", {})),
+        *((Source("config file", str(path)), config.get("Ivy", {})) for path, config in files),
+    ]
+    names = setting_names()
+    for source, layer in layers:
+        _refuse_unknown(source, layer, names)
+    values: dict[str, Any] = {}
+    sources: dict[str, Source] = {}
+    for name in names:
+        for source, layer in layers:
+            if name in layer:
+                values[name], sources[name] = _checked(name, layer[name], source), source
+                break
+        else:
+            raw = environ.get(environment_name(name), "")
+            if raw:
+                source = Source("environment", environment_name(name))
+                values[name], sources[name] = _checked(name, raw, source), source
+            else:
+                sources[name] = Source("default")
+    return Ivy(values, sources)
+
+
+def _refuse_unknown(source: Source, layer: Mapping[str, Any], names: list[str]) -> None:
+    for name in layer:
+        if name not in names:
+            raise SettingError(
+                f"There is no setting Ivy.{name} (set by {source}); the settings are: "
+                f"{', '.join(names)}.",
+                setting=name,
+            )
+
+
+def _checked(name: str, raw: object, source: Source) -> Any:
+    """The value as the setting's type, or an error that names the value and its source."""
+    trait = Ivy.class_traits()[name]
+    try:
+        if isinstance(raw, DeferredConfig):
+            value = raw.get_value(trait)
+        elif isinstance(raw, str) and not isinstance(trait, Unicode):
+            value = trait.from_string(raw)
+        else:
+            value = raw
+        value = trait._validate(Ivy({}, {}), value)
+        if isinstance(value, str):
+            value = _checked_text(name, value)
+    except (TraitError, ValueError) as exc:
+        shown = "(not shown)" if is_secret(name) or "@" in str(raw) else repr(raw)
+        reason = str(exc) if isinstance(exc, _RefusedError) else ""
+        raise SettingError(
+            f"The setting {name} cannot be {shown} (set by {source}): {reason or _allowed(trait)}.",
+            setting=name,
+        ) from None
+    return value
+
+
+class _RefusedError(ValueError):
+    """A text value that is of the right type but not allowed; says what is."""
+
+
+def _checked_text(name: str, value: str) -> str:
+    value = value.strip()
+    if any(ord(character) < 32 or ord(character) == 127 for character in value):
+        raise _RefusedError("it may not contain line breaks or control characters")
+    if is_secret(name) and not all(33 <= ord(character) < 127 for character in value):
+        raise _RefusedError("it may contain only printable ASCII characters and no spaces")
+    if name in ("api_url", "recoup_api_url"):
+        try:
+            value = check_url(value, allow_local=name == "api_url")
+        except ValueError as exc:
+            raise _RefusedError(str(exc)) from None
+    if name == "ca_bundle" and value and not Path(value).is_file():
+        raise _RefusedError("it must name a file of PEM certificates that exists")
+    if name.endswith("_field") and not value:
+        raise _RefusedError("it must name a field")
+    return value
+
+
+def _allowed(trait: TraitType[Any, Any]) -> str:
+    if isinstance(trait, Enum):
+        return "allowed are " + ", ".join(repr(value) for value in trait.values or ())
+    if isinstance(trait, Bool):
+        return "it must be true or false"
+    if isinstance(trait, Int | Float):
+        kind = "a whole number" if isinstance(trait, Int) else "a number"
+        low = getattr(trait, "min", None)
+        high = getattr(trait, "max", None)
+        bounds = [f"at least {low:g}"] if low not in (None, float("-inf")) else []
+        bounds += [f"at most {high:g}"] if high not in (None, float("inf")) else []
+        return f"it must be {kind}" + (", " + " and ".join(bounds) if bounds else "")
+    return "it must be text"

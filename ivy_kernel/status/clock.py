@@ -1,0 +1,95 @@
+"""The clock that durations are measured with, and when a request was made by it.
+
+Countdowns must go on while a laptop sleeps. Python's ``time.monotonic()`` stands still during
+sleep on Linux and macOS, so the clock here is the one of the system that counts it:
+``CLOCK_BOOTTIME`` on Linux, ``CLOCK_MONOTONIC`` on macOS (which, other than its name's sake on
+Linux, goes on in sleep). Elsewhere ``time.monotonic()`` is what there is; Windows counts sleep
+in it. Nothing in this package reads the wall clock of this machine, which may be wrong by hours,
+be set while we run, or jump.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from functools import partial
+
+_CLOCKS_THAT_COUNT_SLEEP = {"linux": "CLOCK_BOOTTIME", "darwin": "CLOCK_MONOTONIC"}
+
+_HALF_A_SECOND = timedelta(milliseconds=500)
+
+
+def choose_clock(platform: str) -> Callable[[], float]:
+    """The monotonic clock of a platform that goes on while the machine sleeps.
+
+    Parameters
+    ----------
+    platform
+        As in ``sys.platform``.
+    """
+    clock_id = getattr(time, _CLOCKS_THAT_COUNT_SLEEP.get(platform, ""), None)
+    if clock_id is None:
+        return time.monotonic
+    read = partial(time.clock_gettime, clock_id)
+    try:
+        read()
+    except OSError:  # a kernel, or a filter around it, that refuses this clock
+        return time.monotonic
+    return read
+
+
+monotonic_seconds: Callable[[], float] = choose_clock(sys.platform)
+"""Seconds from an arbitrary start; never goes back, counts the time that the machine sleeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """When one request was made, and what the server's clock said in its answer's head.
+
+    Parameters
+    ----------
+    sent_monotonic
+        ``monotonic_seconds()`` just before the request was sent.
+    received_monotonic
+        ``monotonic_seconds()`` when the whole answer was there.
+    server_date
+        The ``Date`` header of the answer; ``None`` when there was none that could be read. A
+        date without a time zone is taken as UTC.
+    """
+
+    sent_monotonic: float
+    received_monotonic: float
+    server_date: datetime | None = None
+
+    @property
+    def middle_monotonic(self) -> float:
+        """The middle of the request: the best guess of when the server looked at its clock.
+
+        The guess is wrong by half the time that the request took, at most.
+        """
+        return (self.sent_monotonic + self.received_monotonic) / 2
+
+    @property
+    def uncertainty_seconds(self) -> float:
+        """By how much ``middle_monotonic`` may be wrong, either way."""
+        return abs(self.received_monotonic - self.sent_monotonic) / 2
+
+    @property
+    def server_time(self) -> datetime | None:
+        """The server's clock by the ``Date`` header, in UTC.
+
+        The header is cut to whole seconds, so the truth is up to a second later: half a second
+        is added, which makes the error at most half a second either way.
+        """
+        if self.server_date is None:
+            return None
+        date = self.server_date
+        if date.tzinfo is None:
+            date = date.replace(tzinfo=timezone.utc)
+        try:
+            return date.astimezone(timezone.utc) + _HALF_A_SECOND
+        except OverflowError:  # a date at the very end of the calendar
+            return None

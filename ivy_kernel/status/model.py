@@ -1,0 +1,302 @@
+"""One vocabulary for the state of a sandbox, whichever API it was read from.
+
+States
+------
+============  ==================================================================================
+none          there is no sandbox
+provisioning  a new one is being started
+active        it is there and runs cells
+hibernating   it is being put to sleep; its variables are about to be gone
+hibernated    it sleeps: files kept, processes gone
+restoring     it is being woken from a snapshot
+archived      its session was put away
+failed        it could not be started, or broke
+expired       its runtime has ended
+unknown       the API said a word that we do not know (``raw_state``), or none at all
+============  ==================================================================================
+
+How a dialect's words become states is told in ``ivy`` and ``recoup``. Neither API has a word for
+"expired": an active sandbox becomes expired when its deadline passes on the server's clock, between
+two answers too, which is why ``effective_state`` takes the present moment.
+
+Clocks
+------
+An answer describes the moment ``described_monotonic`` on this machine's monotonic clock (the middle
+of the request), at which the server's clock said ``server_time``. So the server's present time is
+``server_time + (now - described_monotonic)``, and a deadline on the server's clock is a duration
+from now. The wall clock of this machine takes no part, so it may be wrong, or be set, by any
+amount. Where the server's time is unknown, so is every duration that would need it: ``None``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from datetime import datetime, timedelta, timezone
+from typing import Any, Literal
+
+State = Literal[
+    "none",
+    "provisioning",
+    "active",
+    "hibernating",
+    "hibernated",
+    "restoring",
+    "archived",
+    "failed",
+    "expired",
+    "unknown",
+]
+Dialect = Literal["ivy", "recoup"]
+Deadline = Literal["hibernation", "expiry"]
+
+STARTING_STATES: frozenset[State] = frozenset({"provisioning", "restoring"})
+"""It will be usable by itself, in a while."""
+
+CHANGING_STATES: frozenset[State] = STARTING_STATES | {"hibernating"}
+"""It will be something else in a moment."""
+
+END_STATES: frozenset[State] = frozenset({"none", "hibernated", "archived", "failed", "expired"})
+"""It stays like this until somebody acts."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_MILLISECOND = timedelta(milliseconds=1)
+_NEWS_ETA_SECONDS = 2.0
+_NEWS_DEADLINE_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxStatus:
+    """What one answer of an API said about a sandbox.
+
+    Parameters
+    ----------
+    state
+        The state at the moment that the answer describes; see ``effective_state``.
+    dialect
+        The API that the answer came from.
+    received_monotonic
+        When the answer was there, on ``clock.monotonic_seconds``.
+    described_monotonic
+        The moment that the answer describes, on the same clock: the middle of the request.
+    server_time
+        The server's clock at that moment; ``None`` when the answer carried none.
+    raw_state
+        The API's own word for the state; ``None`` when it gave none.
+    phase
+        Where the launch is: ``compute``, ``mount``, ``ready``, ``failed`` or a word that we do not
+        know; ``None`` when the API did not say.
+    eta_seconds
+        Estimated seconds from the described moment until it is ready; ``None`` when unknown.
+    created_at, last_activity_at
+        On the server's clock; ``None`` when unknown.
+    hibernate_at
+        After this moment on the server's clock it may be hibernated; ``None`` when that does not
+        apply or is unknown.
+    expires_at
+        The end of its runtime, on the server's clock; ``None`` likewise.
+    resumable
+        A snapshot exists, so that a new sandbox starts with the old files; ``None`` when the API
+        does not say.
+    lifecycle_version
+        Grows with every change of the lifecycle; ``None`` when the API has no such number.
+    error
+        Why it failed, in the API's words; ``None`` when it did not fail or gave no reason.
+    sandbox_id
+        The platform's own id of the sandbox, where an answer names it.
+    deduped
+        The answer of a create that joined one already under way.
+    """
+
+    state: State
+    dialect: Dialect
+    received_monotonic: float
+    described_monotonic: float
+    server_time: datetime | None = None
+    raw_state: str | None = None
+    phase: str | None = None
+    eta_seconds: float | None = None
+    created_at: datetime | None = None
+    last_activity_at: datetime | None = None
+    hibernate_at: datetime | None = None
+    expires_at: datetime | None = None
+    resumable: bool | None = None
+    lifecycle_version: int | None = None
+    error: str | None = None
+    sandbox_id: str | None = None
+    deduped: bool = False
+
+    @property
+    def uncertainty_seconds(self) -> float:
+        """By how much every duration may be wrong, either way: half the time of the request.
+
+        Large after a request during which the machine slept.
+        """
+        return max(0.0, self.received_monotonic - self.described_monotonic)
+
+    def age_seconds(self, now_monotonic: float) -> float:
+        """How long ago the answer was received."""
+        return max(0.0, now_monotonic - self.received_monotonic)
+
+    def effective_state(self, now_monotonic: float) -> State:
+        """The state now: an active sandbox whose expiry has passed is expired."""
+        if self.state == "active" and self.remaining_seconds("expiry", now_monotonic) == 0:
+            return "expired"
+        return self.state
+
+    def until_seconds(self, deadline: Deadline, now_monotonic: float) -> float | None:
+        """Seconds until a deadline, negative when it has passed.
+
+        Returns
+        -------
+        float | None
+            ``None`` when there is no such deadline, or the server's clock is unknown.
+        """
+        moment = self.hibernate_at if deadline == "hibernation" else self.expires_at
+        since = self._since_seconds(moment, now_monotonic)
+        return None if since is None else -since
+
+    def remaining_seconds(self, deadline: Deadline, now_monotonic: float) -> float | None:
+        """Seconds until a deadline, 0 when it has passed; for display.
+
+        Returns
+        -------
+        float | None
+            ``None`` when there is no such deadline, or the server's clock is unknown.
+        """
+        until = self.until_seconds(deadline, now_monotonic)
+        return None if until is None else max(0.0, until)
+
+    def eta_remaining_seconds(self, now_monotonic: float) -> float | None:
+        """Estimated seconds until it is ready, 0 when the estimate has passed.
+
+        Returns
+        -------
+        float | None
+            ``None`` when there is no estimate, or nothing is starting.
+        """
+        if self.eta_seconds is None or self.state not in STARTING_STATES:
+            return None
+        return max(0.0, self.eta_seconds - self._elapsed_seconds(now_monotonic))
+
+    def uptime_seconds(self, now_monotonic: float) -> float | None:
+        """Seconds since it was created; ``None`` unless it is up and both moments are known."""
+        if self.effective_state(now_monotonic) not in ("active", "hibernating"):
+            return None
+        return _not_negative(self._since_seconds(self.created_at, now_monotonic))
+
+    def idle_seconds(self, now_monotonic: float) -> float | None:
+        """Seconds since the last activity; ``None`` when one of the moments is unknown."""
+        return _not_negative(self._since_seconds(self.last_activity_at, now_monotonic))
+
+    def says_the_same_as(self, other: SandboxStatus, now_monotonic: float) -> bool:
+        """Whether somebody who counts down from the other would see nothing new in this one."""
+        if any(getattr(self, name) != getattr(other, name) for name in _LASTING_FIELDS):
+            return False
+        if self.effective_state(now_monotonic) != other.effective_state(now_monotonic):
+            return False
+        pairs = [
+            (
+                self.eta_remaining_seconds(now_monotonic),
+                other.eta_remaining_seconds(now_monotonic),
+                _NEWS_ETA_SECONDS,
+            )
+        ]
+        deadlines: tuple[Deadline, ...] = ("hibernation", "expiry")
+        pairs += [
+            (
+                self.remaining_seconds(deadline, now_monotonic),
+                other.remaining_seconds(deadline, now_monotonic),
+                _NEWS_DEADLINE_SECONDS,
+            )
+            for deadline in deadlines
+        ]
+        return all(_close(one, two, tolerance) for one, two, tolerance in pairs)
+
+    def to_json(
+        self,
+        now_monotonic: float,
+        *,
+        stale: bool = False,
+        stale_reason: str | None = None,
+    ) -> dict[str, Any]:
+        """The status as every part that shows it receives it.
+
+        All durations are whole milliseconds from ``now_monotonic``; what does not apply in the
+        state is ``None``.
+
+        Parameters
+        ----------
+        now_monotonic
+            The present moment on ``clock.monotonic_seconds``.
+        stale
+            A newer answer should be there but is not.
+        stale_reason
+            Why, as one sentence.
+        """
+        now = now_monotonic
+        state = self.effective_state(now)
+        hibernates_in = expires_in = None
+        if state in ("active", "unknown"):
+            hibernates_in = self.remaining_seconds("hibernation", now)
+        if state == "expired":
+            expires_in = 0.0
+        elif state not in END_STATES:
+            expires_in = self.remaining_seconds("expiry", now)
+        return {
+            "state": state,
+            "raw_state": self.raw_state,
+            "phase": self.phase,
+            "eta_ms": _milliseconds(self.eta_remaining_seconds(now)),
+            "uptime_ms": _milliseconds(self.uptime_seconds(now)),
+            "created_ms": _epoch_milliseconds(self.created_at),
+            "last_activity_ms": _epoch_milliseconds(self.last_activity_at),
+            "idle_ms": _milliseconds(self.idle_seconds(now)),
+            "hibernates_in_ms": _milliseconds(hibernates_in),
+            "expires_in_ms": _milliseconds(expires_in),
+            "resumable": self.resumable,
+            "lifecycle_version": self.lifecycle_version,
+            "error": self.error,
+            "dialect": self.dialect,
+            "age_ms": _milliseconds(self.age_seconds(now)),
+            "stale": stale,
+            "stale_reason": stale_reason,
+        }
+
+    def _elapsed_seconds(self, now_monotonic: float) -> float:
+        # A "now" from before the answer would be a caller's mistake; it must not add time.
+        return max(0.0, now_monotonic - self.described_monotonic)
+
+    def _since_seconds(self, moment: datetime | None, now_monotonic: float) -> float | None:
+        if moment is None or self.server_time is None:
+            return None
+        return (self.server_time - moment).total_seconds() + self._elapsed_seconds(now_monotonic)
+
+
+# These differ from answer to answer although nothing has happened, or are not shown.
+_PASSING_FIELDS = {
+    "received_monotonic",
+    "described_monotonic",
+    "server_time",
+    "eta_seconds",
+    "sandbox_id",
+    "deduped",
+}
+_LASTING_FIELDS = tuple(f.name for f in fields(SandboxStatus) if f.name not in _PASSING_FIELDS)
+
+
+def _not_negative(seconds: float | None) -> float | None:
+    return None if seconds is None else max(0.0, seconds)
+
+
+def _close(one: float | None, two: float | None, tolerance: float) -> bool:
+    if one is None or two is None:
+        return one is two
+    return abs(one - two) <= tolerance
+
+
+def _milliseconds(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * 1000)
+
+
+def _epoch_milliseconds(moment: datetime | None) -> int | None:
+    return None if moment is None else (moment - _EPOCH) // _MILLISECOND

@@ -1,0 +1,49 @@
+"""What base URLs may look like: keys travel over https, or over http to this machine only."""
+
+from __future__ import annotations
+
+import ipaddress
+from urllib.parse import urlsplit
+
+LOCAL = "local"
+"""The word that stands for the embedded local sandbox instead of a URL."""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address can only mean this machine."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def check_url(url: str, *, allow_local: bool = False) -> str:
+    """A base URL without its trailing slash.
+
+    Raises
+    ------
+    ValueError
+        When it is no base URL that a key may be sent to; the message says what is allowed.
+    """
+    if allow_local and url.lower() == LOCAL:
+        return LOCAL
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname or "", parts.port
+    except ValueError:
+        host, parts = "", urlsplit("")
+    local_hint = ", or the word local" if allow_local else ""
+    if parts.scheme not in ("http", "https") or not host:
+        raise ValueError(f"it must be a URL that begins with https://{local_hint}")
+    if parts.username or parts.password:
+        raise ValueError("it may not contain a user name or password")
+    if parts.query or parts.fragment:
+        raise ValueError("it may not contain a query or fragment")
+    if parts.scheme == "http" and not is_loopback(host):
+        raise ValueError(
+            "it must begin with https:// (http:// is for this machine only, "
+            "since keys would travel in the clear)"
+        )
+    return url.rstrip("/")
