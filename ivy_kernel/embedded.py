@@ -84,6 +84,21 @@ def find() -> Embedded | None:
     return found if psutil.pid_exists(found.process_id) else None
 
 
+def server_command(*, idle_exit_seconds: float) -> list[str]:
+    """The arguments for Python that run the server so that `find` finds it."""
+    return [
+        *("-m", "ivy_kernel.local_sandbox"),
+        *("--runtime-file", str(runtime_file())),
+        *("--root", str(data_directory())),
+        *("--idle-exit-seconds", f"{idle_exit_seconds:.0f}"),
+    ]
+
+
+def server_environment() -> dict[str, str]:
+    """The environment of the server: ours without keys."""
+    return {k: v for k, v in os.environ.items() if not k.startswith(_NOT_PASSED_ON)}
+
+
 async def find_or_start(*, idle_exit_seconds: float) -> Embedded:
     """The server that runs for this user; started now if there is none.
 
@@ -126,20 +141,14 @@ async def _acquire(descriptor: int, deadline: float) -> None:
 
 async def _start(path: Path, idle_exit_seconds: float, deadline: float) -> Embedded:
     log_path = path.with_suffix(".log")
-    command = [
-        *(sys.executable, "-m", "ivy_kernel.local_sandbox"),
-        *("--runtime-file", str(path)),
-        *("--root", str(data_directory())),
-        *("--idle-exit-seconds", f"{idle_exit_seconds:g}"),
-    ]
     descriptor = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         process = subprocess.Popen(  # noqa: ASYNC220 - takes milliseconds, and outlives the loop
-            command,
+            [sys.executable, *server_command(idle_exit_seconds=idle_exit_seconds)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=descriptor,
-            env={k: v for k, v in os.environ.items() if not k.startswith(_NOT_PASSED_ON)},
+            env=server_environment(),
             start_new_session=True,
         )
     finally:

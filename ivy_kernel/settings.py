@@ -210,7 +210,7 @@ def load_settings(
     ]
     names = setting_names()
     for source, layer in layers:
-        _refuse_unknown(source, layer, names)
+        _refuse(source, layer, names)
     values: dict[str, Any] = {}
     sources: dict[str, Source] = {}
     for name in names:
@@ -228,8 +228,14 @@ def load_settings(
     return Ivy(values, sources)
 
 
-def _refuse_unknown(source: Source, layer: Mapping[str, Any], names: list[str]) -> None:
+def _refuse(source: Source, layer: Mapping[str, Any], names: list[str]) -> None:
     for name in layer:
+        if source.kind == "flag" and name in names and is_secret(name):
+            raise SettingError(
+                f"The setting {name} cannot be given by a flag, where every process list shows "
+                f"it; use {environment_name(name)} or jupyter_ivy_config.json.",
+                setting=name,
+            )
         if name not in names:
             raise SettingError(
                 f"There is no setting Ivy.{name} (set by {source}); the settings are: "

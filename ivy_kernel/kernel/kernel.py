@@ -70,7 +70,7 @@ class IvyKernel(Kernel):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self._live = LiveSettings(flags=getattr(self.parent, "config", None))
+        self._live = LiveSettings(flags=getattr(self.parent, "cli_config", None))
         self._session: Session | None = None
         self._identity: tuple[object, ...] = ()
         self._history = History()

@@ -1,0 +1,1 @@
+"""``jupyter ivy``: the command line."""

@@ -1,0 +1,92 @@
+"""What all commands of ``jupyter ivy`` share: settings, ``--json``, exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from typing import Any
+
+from jupyter_core.application import JupyterApp
+from traitlets import Bool
+
+from ivy_kernel._version import __version__
+from ivy_kernel.connect import LiveSettings
+from ivy_kernel.errors import IvyError
+from ivy_kernel.settings import Ivy
+
+EXIT_FAILED = 1
+"""Something ran and failed."""
+EXIT_USAGE = 2
+"""The command line or a setting is wrong; nothing ran."""
+EXIT_INTERRUPTED = 130
+
+JSON_FLAG = {
+    "json": (
+        {"IvyCommandApp": {"as_json": True}},
+        "Print one JSON object, for scripts.",
+    )
+}
+YES_FLAG = {
+    "yes": (
+        {"IvyCommandApp": {"yes": True}},
+        "Do not ask.",
+    )
+}
+
+
+class IvyCommandApp(JupyterApp):
+    """Base of the commands.
+
+    Subclasses implement `run`, which returns the exit code. An `IvyError` becomes one line on
+    stderr and exit code 1; a wrong setting 2.
+    """
+
+    version = __version__
+    classes = [Ivy]  # noqa: RUF012 - the way that traitlets applications are declared
+    as_json = Bool(False, help="Print one JSON object, for scripts.").tag(config=True)
+    yes = Bool(False, help="Do not ask.").tag(config=True)
+
+    # JupyterApp declares it so, unlike traitlets' Application.
+    def load_config_file(self, suppress_errors: bool = True) -> None:  # type: ignore[override]
+        """Called by JupyterApp. Our own reader knows each value's source and hides keys."""
+
+    def start(self) -> None:
+        """Called by `launch_instance`; ends the process with the exit code."""
+        super().start()
+        from ivy_kernel.errors import SettingError, UsageError
+
+        try:
+            code = asyncio.run(self.run())
+        except KeyboardInterrupt:
+            code = EXIT_INTERRUPTED
+        except (SettingError, UsageError) as error:
+            code = self.fail(error, EXIT_USAGE)
+        except IvyError as error:
+            code = self.fail(error, EXIT_FAILED)
+        self.exit(code)
+
+    async def run(self) -> int:
+        """Do the work; the exit code."""
+        raise NotImplementedError
+
+    def live_settings(self, **arguments: Any) -> LiveSettings:
+        """The settings, with this command's flags."""
+        return LiveSettings(arguments=arguments, flags=self.cli_config)
+
+    def fail(self, error: IvyError, code: int) -> int:
+        """Tell an error, and pass on the exit code."""
+        if self.as_json:
+            self.print_json({"error": {"kind": type(error).__name__, "message": str(error)}})
+        else:
+            print_line(f"{self.name}: {error}", error=True)
+        return code
+
+    def print_json(self, value: Any) -> None:
+        """Print one JSON value."""
+        print_line(json.dumps(value, indent=2))
+
+
+def print_line(text: str, *, error: bool = False) -> None:
+    """Print a line at once, to stdout or stderr."""
+    print(text, file=sys.stderr if error else sys.stdout, flush=True)

@@ -1,0 +1,211 @@
+"""``jupyter ivy doctor``: what is set, what works, and what to do about what does not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
+from traitlets import Bool
+
+from ivy_kernel.cli.base import EXIT_FAILED, JSON_FLAG, IvyCommandApp, print_line
+from ivy_kernel.cli.execution import KERNEL_NAME
+from ivy_kernel.connect import LiveSettings, open_session
+from ivy_kernel.errors import IvyError, SettingError
+from ivy_kernel.session import Session
+from ivy_kernel.settings import Ivy, is_secret, setting_names
+from ivy_kernel.status import SandboxStatus
+
+CLOCK_TOLERANCE_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result of one check.
+
+    Parameters
+    ----------
+    check
+        What was looked at.
+    ok
+        Whether it is well; ``None`` when it could not be told.
+    detail
+        What was seen.
+    fix
+        What to do when it is not well.
+    """
+
+    check: str
+    ok: bool | None
+    detail: str
+    fix: str = ""
+
+    def line(self) -> str:
+        """One line for a person."""
+        mark = {True: "ok", False: "FAILED", None: "unknown"}[self.ok]
+        fix = f" Fix: {self.fix}" if self.fix and not self.ok else ""
+        return f"{mark:<8}{self.check}: {self.detail}{fix}"
+
+
+class DoctorApp(IvyCommandApp):
+    """Check settings, network, key, chat, clock, tools and kernel; one line each.
+
+    It starts no sandbox. In a sandbox that is running it runs a harmless snippet, to find out which
+    tools and fields work there and whether variables persist; --no-probe leaves that out. Exit code
+    0 when nothing failed.
+    """
+
+    name = "jupyter-ivy-doctor"
+    description = __doc__
+    flags = {  # noqa: RUF012 - the way that traitlets applications are declared
+        **JSON_FLAG,
+        "no-probe": (
+            {"DoctorApp": {"probe": False}},
+            "Run nothing in the sandbox, not even a harmless snippet.",
+        ),
+    }
+    probe = Bool(True, help="Run a harmless snippet in a running sandbox.").tag(config=True)
+
+    async def run(self) -> int:
+        """Run all checks; later ones need what earlier ones found."""
+        live = self.live_settings()
+        findings = [check_kernelspec()]
+        settings: Ivy | None = None
+        try:
+            settings = live.current()
+        except SettingError as error:
+            findings.append(Finding("settings", False, str(error), "correct it"))
+        else:
+            findings += [Finding("settings", True, where(settings)), *await self._remote(live)]
+        failed = any(finding.ok is False for finding in findings)
+        if self.as_json:
+            self.print_json(
+                {
+                    "ok": not failed,
+                    "settings": {} if settings is None else settings_json(settings),
+                    "checks": [
+                        {"check": f.check, "ok": f.ok, "detail": f.detail, "fix": f.fix}
+                        for f in findings
+                    ],
+                }
+            )
+        else:
+            for line in [] if settings is None else settings_lines(settings):
+                print_line(line)
+            for finding in findings:
+                print_line(finding.line())
+        return EXIT_FAILED if failed else 0
+
+    async def _remote(self, live: LiveSettings) -> list[Finding]:
+        try:
+            session = open_session(live)
+        except SettingError as error:
+            return [Finding("chat", False, str(error), "set it as the sentence says")]
+        try:
+            findings, status = await check_platform(session)
+            if status is not None and status.state == "active" and self.probe:
+                findings.append(await check_tools(session))
+            elif status is not None:
+                findings.append(
+                    Finding("tools", None, f"not looked at, the sandbox is {status.state!r}")
+                )
+            return findings
+        finally:
+            await session.aclose()
+
+
+def check_kernelspec() -> Finding:
+    """Whether Jupyter finds the kernel."""
+    try:
+        spec = KernelSpecManager().get_kernel_spec(KERNEL_NAME)
+    except NoSuchKernel:
+        return Finding(
+            "kernelspec",
+            False,
+            f"{KERNEL_NAME} is not among `jupyter kernelspec list`",
+            "install ivy-kernel in the environment that runs Jupyter",
+        )
+    return Finding("kernelspec", True, spec.resource_dir)
+
+
+async def check_platform(session: Session) -> tuple[list[Finding], SandboxStatus | None]:
+    """Reachability, key, chat, state and clock, by one status request."""
+    lifecycle = session.lifecycle
+    try:
+        status = await lifecycle.status()
+    except IvyError as error:
+        return [Finding("platform", False, str(error), "see the sentence")], None
+    findings = [
+        Finding("platform", True, f"{lifecycle.name} answered, the key is accepted"),
+        Finding(
+            "status",
+            status.state not in ("failed", "unknown"),
+            status.error or f"the sandbox is {status.raw_state or status.state!r}",
+            "%ivy terminate, then %ivy create",
+        ),
+        check_clock(status),
+    ]
+    if not lifecycle.campaign_id:
+        findings.append(
+            Finding("campaign", None, "campaign_id is not set, so no sandbox can be created")
+        )
+    return findings, status
+
+
+def check_clock(status: SandboxStatus) -> Finding:
+    """How far this machine's clock is from the server's; countdowns do not depend on it."""
+    if status.server_time is None:
+        return Finding("clock", None, "the platform's answer carries no time")
+    skew = (datetime.now(timezone.utc) - status.server_time).total_seconds()
+    return Finding(
+        "clock",
+        abs(skew) < CLOCK_TOLERANCE_SECONDS,
+        f"{skew:+.0f} s from the platform's",
+        "set this machine's clock; countdowns are right all the same",
+    )
+
+
+async def check_tools(session: Session) -> Finding:
+    """Which route, tools and fields work, and whether variables persist."""
+    try:
+        await session.open_route()
+    except IvyError as error:
+        return Finding("tools", False, str(error), "see the sentence")
+    facts = {key: value for key, value in session.describe().items() if value not in ("", [])}
+    return Finding("tools", True, ", ".join(f"{key} {value}" for key, value in facts.items()))
+
+
+def where(settings: Ivy) -> str:
+    """Where cells run, in words."""
+    if not settings.is_local:
+        return f"cells run at {settings.api_url}"
+    reason = "" if settings.api_url == "local" else ", because neither key nor URL is set"
+    ignored = (
+        "; chat_id is set, but without a key it only names a local sandbox"
+        if settings.chat_id and reason
+        else ""
+    )
+    return f"cells run in the local sandbox{reason}{ignored}"
+
+
+def settings_json(settings: Ivy) -> dict[str, Any]:
+    """Every setting with value and source; keys as set or not."""
+    return {
+        name: {
+            "value": bool(getattr(settings, name)) if is_secret(name) else getattr(settings, name),
+            "source": str(settings.sources[name]),
+        }
+        for name in setting_names()
+    }
+
+
+def settings_lines(settings: Ivy) -> list[str]:
+    """Every setting with value and source; keys as set or not."""
+    lines = []
+    for name, fact in settings_json(settings).items():
+        value = fact["value"]
+        if is_secret(name):
+            value = "set" if value else ""
+        lines.append(f"setting {name} = {value if value != '' else 'not set'} ({fact['source']})")
+    return lines
