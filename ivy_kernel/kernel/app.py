@@ -8,6 +8,9 @@ from ivy_kernel.kernel.kernel import IvyKernel
 from ivy_kernel.settings import Ivy
 
 
+CONTROL_END_SECONDS = 2.0
+
+
 class IvyKernelApp(IPKernelApp):
     """ipykernel's application with our kernel, and our settings as ``--Ivy.…`` flags.
 
@@ -22,3 +25,11 @@ class IvyKernelApp(IPKernelApp):
     def __init__(self, **kwargs: object) -> None:
         super().__init__(**kwargs)
         self.classes = [*self.classes, Ivy]
+
+    def start(self) -> None:
+        """Called by `launch_instance`; returns when the kernel has been shut down."""
+        super().start()
+        # The control thread still flushes the output streams. Were their thread stopped first, at
+        # exit, the flush would wait for it in vain and every shutdown would take seconds.
+        if self.control_thread is not None and self.control_thread.is_alive():
+            self.control_thread.join(CONTROL_END_SECONDS)

@@ -25,6 +25,7 @@ class LocalShell:
             parent=kernel, profile_dir=kernel.profile_dir, kernel=kernel
         )
         self._shell = cast("Any", shell)  # its parts are of subclasses that are not declared
+        self._shell.history_manager.enabled = False  # its file belongs to the user's own IPython
         self._shell.displayhook.session = kernel.session
         self._shell.displayhook.pub_socket = kernel.iopub_socket
         self._shell.displayhook.topic = kernel._topic("execute_result")
@@ -40,7 +41,7 @@ class LocalShell:
         self._shell.execution_count = count
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
-            result = self._shell.run_cell(code, store_history=False, silent=silent)
+            result = self._shell.run_cell(code, store_history=True, silent=silent)
         finally:
             signal.signal(signal.SIGINT, before)
         error = result.error_before_exec or result.error_in_exec

@@ -1,0 +1,26 @@
+"""What all tests share: nothing of the developer's own Jupyter or Ivy configuration is seen."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _private_environment(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch):
+    """Each test has Jupyter and IPython directories of its own, and no Ivy variables."""
+    for name in list(os.environ):
+        if name.startswith(("IVY_", "RECOUP_", "JPY_")) and name != "IVY_SHARED":
+            monkeypatch.delenv(name)
+    home = tmp_path_factory.mktemp("home")
+    directories = {
+        "JUPYTER_CONFIG_DIR": home / "config",
+        "JUPYTER_DATA_DIR": home / "data",
+        "JUPYTER_RUNTIME_DIR": home / "runtime",
+        "IPYTHONDIR": home / "ipython",
+    }
+    for name, directory in directories.items():
+        Path(directory).mkdir(mode=0o700)
+        monkeypatch.setenv(name, str(directory))
