@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from traitlets.config import Config
 
 from ivy_kernel import embedded
-from ivy_kernel.client import Connection, IvyClient
+from ivy_kernel.client import Connection, IvyClient, RecoupClient
 from ivy_kernel.client.connection import Credential
+from ivy_kernel.client.recoup import recoup_credential
 from ivy_kernel.config_files import config_file_names
 from ivy_kernel.lifecycle import Lifecycle
 from ivy_kernel.session import Session
@@ -86,6 +87,10 @@ def open_lifecycle(live: LiveSettings) -> Lifecycle:
         start_timeout_seconds=settings.start_timeout_seconds,
         local=settings.is_local,
         missing_campaign=missing_sentence("campaign_id"),
+        api_url="local" if settings.is_local else settings.api_url,
+        connect_recoup=_recoup_connector(live) if settings.recoup_session_id else None,
+        recoup_session_id=settings.recoup_session_id,
+        key_token=lambda: _key_token(live),
     )
 
 
@@ -136,22 +141,50 @@ def identity(settings: Ivy) -> tuple[object, ...]:
     return (settings.is_local, *(getattr(settings, name) for name in names))
 
 
-def _connector(live: LiveSettings) -> Callable[[], Any]:
+def _key_token(live: LiveSettings) -> object:
+    """Changes when a key or an address does; a hash, so that no key is kept."""
+    settings = live.current()
+    return hash((settings.api_key, settings.api_url, settings.recoup_api_key))
+
+
+def _connector(live: LiveSettings) -> Callable[[], Awaitable[IvyClient]]:
     async def connect() -> IvyClient:
-        settings = live.current()
-        if settings.is_local:
-            found = await embedded.find_or_start(idle_exit_seconds=settings.local_idle_exit_seconds)
-            url, credential = found.url, Credential(lambda: found.token)
-        else:
-            url, credential = settings.api_url, Credential(lambda: live.current().api_key)
-        return IvyClient(
-            Connection(
-                url,
-                credential,
-                ca_bundle=settings.ca_bundle or None,
-                connect_timeout_seconds=settings.connect_timeout_seconds,
-                response_limit_bytes=settings.response_limit_bytes,
-            )
-        )
+        url, key = await _address(live)
+        return IvyClient(_connection(live.current(), url, Credential(key)))
 
     return connect
+
+
+def _recoup_connector(live: LiveSettings) -> Callable[[], Awaitable[RecoupClient]]:
+    """Recoup's client; the local sandbox serves its route too, for who has no account there."""
+
+    async def connect() -> RecoupClient:
+        settings = live.current()
+        if settings.is_local and not settings.recoup_api_key:
+            url, key = await _address(live)
+            url = url.removesuffix("/api")
+        else:
+            settings.require("recoup_api_key")
+            url, key = settings.recoup_api_url, lambda: live.current().recoup_api_key
+        return RecoupClient(_connection(settings, url, recoup_credential(key)))
+
+    return connect
+
+
+async def _address(live: LiveSettings) -> tuple[str, Callable[[], str]]:
+    """Where the Ivy API is, and what gives its key."""
+    settings = live.current()
+    if not settings.is_local:
+        return settings.api_url, lambda: live.current().api_key
+    found = await embedded.find_or_start(idle_exit_seconds=settings.local_idle_exit_seconds)
+    return found.url, lambda: found.token
+
+
+def _connection(settings: Ivy, url: str, credential: Credential) -> Connection:
+    return Connection(
+        url,
+        credential,
+        ca_bundle=settings.ca_bundle or None,
+        connect_timeout_seconds=settings.connect_timeout_seconds,
+        response_limit_bytes=settings.response_limit_bytes,
+    )

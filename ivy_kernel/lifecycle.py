@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from ivy_kernel.client import Answer, IvyClient
+from ivy_kernel.client import Answer, IvyClient, RecoupClient
 from ivy_kernel.errors import (
     ApiError,
+    IvyError,
     MissingSettingError,
     NetworkError,
     NotFoundError,
@@ -19,6 +20,7 @@ from ivy_kernel.errors import (
     SandboxError,
     SandboxFailedError,
 )
+from ivy_kernel.monitor import Monitor, monitor_for
 from ivy_kernel.status import (
     CHANGING_STATES,
     Exchange,
@@ -26,6 +28,7 @@ from ivy_kernel.status import (
     monotonic_seconds,
     parse_ivy_create,
     parse_ivy_status,
+    parse_recoup_status,
 )
 
 LONGEST_POLL_SECONDS = 1.5
@@ -53,6 +56,13 @@ class Lifecycle:
         Whether it is the embedded local sandbox.
     missing_campaign
         The sentence for a user who creates without a campaign.
+    api_url
+        The API's address, which with the chat tells this sandbox from others; ``local`` for the
+        embedded one.
+    connect_recoup, recoup_session_id
+        Recoup's client and session, when its status, with deadlines, is shown instead of Ivy's.
+    key_token
+        Equal as long as the same credential is in use; see `Monitor`.
     """
 
     def __init__(
@@ -65,11 +75,21 @@ class Lifecycle:
         start_timeout_seconds: float = 900.0,
         local: bool = False,
         missing_campaign: str = "The setting campaign_id has no value.",
+        api_url: str = "",
+        connect_recoup: Callable[[], Awaitable[RecoupClient]] | None = None,
+        recoup_session_id: str = "",
+        key_token: Callable[[], object] | None = None,
     ) -> None:
         self._connect = connect
         self._client: IvyClient | None = None
         self._start_timeout_seconds = start_timeout_seconds
         self._missing_campaign = missing_campaign
+        self._api_url = api_url
+        self._connect_recoup = connect_recoup
+        self._recoup_session_id = recoup_session_id
+        self._recoup: RecoupClient | None = None
+        self._key_token = key_token
+        self._monitor: Monitor | None = None
         self.chat_id = chat_id
         self.campaign_id = campaign_id
         self.session_id = session_id
@@ -80,6 +100,27 @@ class Lifecycle:
         """What the user calls this sandbox."""
         return "Local sandbox" if self.local else f"Chat {self.chat_id}"
 
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What tells this sandbox from others in this process; holds no credential."""
+        return (self._api_url, self.chat_id, self._recoup_session_id)
+
+    def monitor(self) -> Monitor:
+        """The one monitor of this sandbox in this process, for any number of watchers.
+
+        To be called on the event loop that the monitor shall live on.
+        """
+        if self._monitor is None or self._monitor.closed:
+            self._monitor = monitor_for(
+                self.key,
+                lambda: Monitor(
+                    self.read_status,
+                    dialect="recoup" if self._connect_recoup else "ivy",
+                    key_token=self._key_token,
+                ),
+            )
+        return self._monitor
+
     async def client(self) -> IvyClient:
         """The platform's client."""
         if self._client is None:
@@ -89,20 +130,52 @@ class Lifecycle:
     async def aclose(self) -> None:
         """Close the connections; the next call opens new ones."""
         client, self._client = self._client, None
+        recoup, self._recoup = self._recoup, None
         if client is not None:
             await client.aclose()
+        if recoup is not None:
+            await recoup.aclose()
 
-    async def status(self) -> SandboxStatus:
-        """Look at the sandbox. Source: ``GET /v1/sandbox/{chatId}/status``."""
+    async def status(self, *, retry: bool = True) -> SandboxStatus:
+        """Look at the sandbox. Source: ``GET /v1/sandbox/{chatId}/status``.
+
+        Parameters
+        ----------
+        retry
+            Whether to repeat on failure; a poller that has its own rhythm says no.
+        """
         try:
-            answer = await (await self.client()).status(self.chat_id)
+            answer = await (await self.client()).status(self.chat_id, retry=retry)
         except NotSentError:
             if not self.local:
                 raise
             # The embedded server ended when it had been idle for long; it is started again.
             await self.aclose()
-            answer = await (await self.client()).status(self.chat_id)
-        return parse_ivy_status(answer.body, _exchange(answer))
+            answer = await (await self.client()).status(self.chat_id, retry=retry)
+        return self._seen(parse_ivy_status(answer.body, _exchange(answer)))
+
+    async def read_status(self) -> SandboxStatus:
+        """What the monitor asks, once: Recoup's status where that is set up, else Ivy's."""
+        if self._connect_recoup is None:
+            return await self.status(retry=False)
+        if self._recoup is None:
+            self._recoup = await self._connect_recoup()
+        answer = await self._recoup.status(self._recoup_session_id)
+        return parse_recoup_status(answer.body, _exchange(answer))
+
+    def _seen(self, status: SandboxStatus) -> SandboxStatus:
+        """Watchers learn at once what we learn by the way."""
+        if self._monitor is not None and not self._monitor.closed:
+            if self._connect_recoup is None:
+                self._monitor.accept(status)
+            else:
+                self._monitor.poke()
+        return status
+
+    def poke(self) -> None:
+        """Something may have changed: let the monitor look as soon as it may."""
+        if self._monitor is not None and not self._monitor.closed:
+            self._monitor.poke()
 
     async def create(self) -> SandboxStatus:
         """Start the sandbox, or join a start under way. Source: ``POST /v1/sandbox/create``.
@@ -115,10 +188,14 @@ class Lifecycle:
         if not self.campaign_id:
             raise MissingSettingError(self._missing_campaign, setting="campaign_id")
         client = await self.client()
-        answer = await client.create(
-            session_id=self.session_id, chat_id=self.chat_id, campaign_id=self.campaign_id
-        )
-        return parse_ivy_create(answer.body, answer.status_code, _exchange(answer))
+        try:
+            answer = await client.create(
+                session_id=self.session_id, chat_id=self.chat_id, campaign_id=self.campaign_id
+            )
+        except IvyError:
+            self.poke()
+            raise
+        return self._seen(parse_ivy_create(answer.body, answer.status_code, _exchange(answer)))
 
     async def wait_until_ready(self, on_progress: Progress | None = None) -> SandboxStatus:
         """Wait for a sandbox that starts.
@@ -179,6 +256,8 @@ class Lifecycle:
         except NotFoundError:
             if (await self.status()).state == "active":
                 raise
+        finally:
+            self.poke()
 
 
 def failed_error(name: str, status: SandboxStatus) -> SandboxFailedError:

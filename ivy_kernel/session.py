@@ -328,6 +328,7 @@ class Session:
     def _note(self, error: IvyError) -> None:
         """After an error the next cell looks at the sandbox first."""
         self._contact = None
+        self.lifecycle.poke()
         if isinstance(error, SandboxBrokenError):
             self.forget()
         if isinstance(error, NetworkError):

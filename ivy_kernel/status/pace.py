@@ -40,6 +40,9 @@ class Pace:
         How long before and after it a deadline is near.
     settled_seconds
         In states that only somebody's action ends.
+    alert_seconds
+        For so long after something of our own that may have changed the sandbox it is asked for as
+        if it were changing: the first answers may still be from before.
     least_gap_seconds
         Between the end of a request and the next, whatever asks for it.
     refused_seconds
@@ -62,6 +65,7 @@ class Pace:
     before_deadline_seconds: float = 15.0
     after_deadline_seconds: float = 30.0
     settled_seconds: float = 60.0
+    alert_seconds: float = 10.0
     least_gap_seconds: float = 1.0
     refused_seconds: float = 60.0
     first_backoff_seconds: float = 2.0
