@@ -5,8 +5,6 @@ from __future__ import annotations
 from ipykernel.kernelapp import IPKernelApp
 
 from ivy_kernel.kernel.kernel import IvyKernel
-from ivy_kernel.settings import Ivy
-
 
 CONTROL_END_SECONDS = 2.0
 
@@ -21,10 +19,6 @@ class IvyKernelApp(IPKernelApp):
     name = "ivy-kernel"
     description = "The Ivy Sandbox kernel: runs cells in the sandbox of an Ivy Biosciences chat."
     kernel_class = IvyKernel
-
-    def __init__(self, **kwargs: object) -> None:
-        super().__init__(**kwargs)
-        self.classes = [*self.classes, Ivy]
 
     def start(self) -> None:
         """Called by `launch_instance`; returns when the kernel has been shut down."""

@@ -1,40 +1,34 @@
-"""The wrapper kernel: receives Jupyter's requests and lets the session run the cells."""
+"""The wrapper kernel: receives Jupyter's requests, and lets `cells` run the cells.
+
+Only what is needed to say "ready" is imported at the top; see `cells`.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-import os
 import signal
 import threading
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from ipykernel._version import kernel_protocol_version
 from ipykernel.kernelbase import Kernel
 from IPython.core.inputtransformer2 import TransformerManager
-from jupyter_core.paths import jupyter_data_dir
 
 from ivy_kernel._version import __version__
-from ivy_kernel.connect import LiveSettings, identity, open_session
-from ivy_kernel.errors import IvyError, UsageError
-from ivy_kernel.ivy_command import IvyCommand
 from ivy_kernel.kernel.history import History
-from ivy_kernel.kernel.local_cells import take_apart
-from ivy_kernel.kernel.local_shell import LocalShell
-from ivy_kernel.kernel.questions import ask
-from ivy_kernel.kernel.restart_mark import RestartMark
-from ivy_kernel.models import Cell, Json, Message, Outcome, Sink
-from ivy_kernel.pacing import JUPYTER_SERVER_RATE, Pacer
-from ivy_kernel.routes.endings import show_error, show_ivy_error, succeeded
-from ivy_kernel.session import Session
+
+if TYPE_CHECKING:
+    from ivy_kernel.kernel.cells import CellRunner
+    from ivy_kernel.kernel.local_shell import LocalShell
+    from ivy_kernel.models import Cell, Json, Message, Outcome
 
 INTERRUPT_LATE_SECONDS = 0.1
 """An interrupt may overtake the cell that it is meant for by so much."""
-CONTROL_WAIT_SECONDS = 5.0
+INTERRUPT_WAIT_SECONDS = 5.0
 SHUTDOWN_WAIT_SECONDS = 1.5
-COMPLETION_SECONDS = 1.0
+WARM_UP_DELAY_SECONDS = 0.05
 
 ANSWERED_BESIDE_A_CELL = frozenset(
     {
@@ -58,7 +52,7 @@ class IvyKernel(Kernel):
     implementation = "ivy-sandbox"
     implementation_version = __version__
     banner = f"Ivy Sandbox {__version__}: cells run in the sandbox of an Ivy Biosciences chat."
-    language_info: Json = {  # noqa: RUF012 - a traitlets-free class attribute of the base class
+    language_info: Json = {  # noqa: RUF012 - declared so by the base class
         "name": "python",
         "version": "3",
         "mimetype": "text/x-python",
@@ -70,24 +64,14 @@ class IvyKernel(Kernel):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self._live = LiveSettings(flags=getattr(self.parent, "cli_config", None))
-        self._session: Session | None = None
-        self._identity: tuple[object, ...] = ()
+        self._runner: CellRunner | None = None
         self._history = History()
         self._transformer = TransformerManager()
         self._local_shell: LocalShell | None = None
         self._local_running = False
-        self._cell_task: asyncio.Task[Any] | None = None
-        self._closing: asyncio.Future[None] | None = None
         self._cell_parent: Json | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._mark = RestartMark(getattr(self.parent, "connection_file", ""))
-        self._pacer = Pacer(
-            self._publish,
-            rate=JUPYTER_SERVER_RATE if "JPY_SESSION_NAME" in os.environ else None,
-            limit_bytes=0,
-            spill_directory=Path(jupyter_data_dir()) / "ivy" / "outputs",
-        )
+        self._warm = False
 
     # Start and messages ------------------------------------------------------------------------
 
@@ -124,21 +108,30 @@ class IvyKernel(Kernel):
             "supported_features": [],
         }
 
+    async def kernel_info_request(self, stream: Any, ident: Any, parent: Json) -> None:
+        """Called by ipykernel; afterwards there is time to import the rest."""
+        await super().kernel_info_request(stream, ident, parent)
+        if not self._warm:
+            self._warm = True
+            asyncio.get_running_loop().call_later(
+                WARM_UP_DELAY_SECONDS, threading.Thread(target=_import_cells, daemon=True).start
+            )
+
     async def shell_main(self, subshell_id: str | None, msg: Any) -> None:
         """Called by ipykernel for each message on the shell channel.
 
         While a cell runs, what needs no sandbox is answered beside it.
         """
-        if self._cell_task is not None and self._message_type(msg) in ANSWERED_BESIDE_A_CELL:
-            parent, ident = self.get_parent("shell"), self._parent_ident_of_shell()
-            try:  # a task has a context of its own, so the cell keeps its parent
-                await asyncio.create_task(self.dispatch_shell(msg, subshell_id=subshell_id))
-            finally:
-                self.set_parent(ident, parent, channel="shell")
-                if self._cell_parent is not None:  # front ends show the last state they heard
-                    self._publish_status("busy", "shell", parent=self._cell_parent)
+        if self._cell_parent is None or self._message_type(msg) not in ANSWERED_BESIDE_A_CELL:
+            await super().shell_main(subshell_id, msg)
             return
-        await super().shell_main(subshell_id, msg)
+        parent, ident = self.get_parent("shell"), self._shell_ident()
+        try:  # a task has a context of its own, so the cell keeps its parent
+            await asyncio.create_task(self.dispatch_shell(msg, subshell_id=subshell_id))
+        finally:
+            self.set_parent(ident, parent, channel="shell")
+            if self._cell_parent is not None:  # front ends show the last state they heard
+                self._publish_status("busy", "shell", parent=self._cell_parent)
 
     @property
     def _wire(self) -> Any:
@@ -152,6 +145,9 @@ class IvyKernel(Kernel):
         except Exception:  # the base class reports what is wrong with it
             return ""
         return str(header.get("msg_type", ""))
+
+    def _shell_ident(self) -> Any:
+        return self._get_shell_context_var(self._shell_parent_ident)
 
     def _publish(self, message: Message) -> None:
         parent = self._cell_parent
@@ -181,92 +177,65 @@ class IvyKernel(Kernel):
         cell_id: str | None = None,
     ) -> Json:
         """Run one cell to its one end (message spec, "Execute"). Never raises."""
-        parent = self.get_parent("shell")
         count = self.execution_count
-        cell = Cell(
-            code=code,
-            execution_count=count,
-            silent=silent,
-            store_history=store_history and not silent,
-            user_expressions=dict(user_expressions or {}),
-            allow_stdin=allow_stdin,
-            header=parent["header"],
-        )
-        if cell.store_history:
+        store_history = store_history and not silent
+        if store_history:
             self._history.add(count, code)
         elif not silent:
             self.execution_count -= 1  # hidden cells of front ends do not count
-        self._cell_parent = parent
-        self._cell_task = asyncio.current_task()
-        sink: Sink = _drop if silent else self._pacer
+        parent = self._cell_parent = self.get_parent("shell")
         try:
-            outcome = await self._run(cell, sink, self._parent_ident_of_shell())
-            await self._pacer.finish()
+            from ivy_kernel.models import Cell
+
+            cell = Cell(
+                code=code,
+                execution_count=count,
+                silent=silent,
+                store_history=store_history,
+                user_expressions=dict(user_expressions or {}),
+                allow_stdin=allow_stdin,
+                header=parent["header"],
+            )
+            ident = self._shell_ident()
+            outcome = await self._cells().execute(cell, lambda text: self._ask(text, parent, ident))
         except BaseException as exc:  # whatever happens, the front end gets its one reply
             self.log.exception("A cell ended in a fault of the kernel")
-            outcome = show_error(
-                sink,
-                type(exc).__name__,
-                f"A fault of the Ivy Sandbox kernel ended this cell; what it did in the sandbox is "
-                f"unknown, and it was not sent again. {exc}",
-                "unknown",
-            )
-            with suppress(Exception):
-                await self._pacer.finish()
+            outcome = self._faulted(exc, silent=silent)
         finally:
-            self._cell_task = self._cell_parent = None
-            self._pacer.idle()
+            self._cell_parent = None
         return {**outcome.reply, "execution_count": count}
 
-    def _parent_ident_of_shell(self) -> Any:
-        return self._get_shell_context_var(self._shell_parent_ident)
+    def _faulted(self, exc: BaseException, *, silent: bool) -> Outcome:
+        from ivy_kernel.routes.endings import show_error
 
-    async def _run(self, cell: Cell, sink: Sink, ident: Any) -> Outcome:
-        try:
-            parts = take_apart(cell.code)
-            if parts.local_code is not None:
-                return self._run_here(parts.local_code, cell)
-            for line in parts.commands:
-                await self._command(cell, ident).run(line, sink)
-            if parts.commands and not parts.sandbox_code:
-                return succeeded()
-            self._pacer.limit_bytes(self._live.current().output_limit_bytes)
-            session = self._session_for_cell()
-            code = parts.sandbox_code if parts.commands else cell.code
-            outcome = await session.execute(dataclasses.replace(cell, code=code), sink)
-            if not session.fresh_wanted:
-                self._mark.remove()
-            return outcome
-        except IvyError as exc:
-            return show_ivy_error(sink, exc)
-        except asyncio.CancelledError:
-            return show_error(sink, "KeyboardInterrupt", "Interrupted.", "interrupted")
+        sentence = (
+            f"A fault of the Ivy Sandbox kernel ended this cell. What it did in the sandbox is not "
+            f"known, and it was not sent again. {exc}"
+        )
+        sink = (lambda _message: None) if silent else self._publish
+        return show_error(sink, type(exc).__name__, sentence, "unknown")
 
-    def _session_for_cell(self) -> Session:
-        """The session that the settings of the moment mean."""
-        settings = self._live.current()
-        now = identity(settings)
-        if self._session is None or now != self._identity:
-            if self._session is not None:
-                self._closing = asyncio.ensure_future(self._session.aclose())
-            self._session = open_session(self._live, fresh=self._mark.is_there())
-            self._identity = now
-        return self._session
+    def _cells(self) -> CellRunner:
+        if self._runner is None:
+            from ivy_kernel.kernel.cells import CellRunner
 
-    def _command(self, cell: Cell, ident: Any) -> IvyCommand:
-        parent = self._cell_parent or {}
-
-        async def confirm(question: str) -> bool:
-            if not cell.allow_stdin:
-                raise UsageError(f"{question} Nobody can be asked here: add --yes.")
-            answer = await ask(
-                self.session, self.stdin_socket, f"{question} [y/N] ", parent=parent, ident=ident
+            self._runner = CellRunner(
+                flags=getattr(self.parent, "cli_config", None),
+                connection_file=getattr(self.parent, "connection_file", ""),
+                publish=self._publish,
+                run_here=self._run_here,
             )
-            return answer.strip().lower() in ("y", "yes")
+        return self._runner
 
-        return IvyCommand(self._live, self._session_for_cell, confirm)
+    async def _ask(self, text: str, parent: Json, ident: Any) -> str:
+        from ivy_kernel.kernel.questions import ask
+
+        return await ask(self.session, self.stdin_socket, text, parent=parent, ident=ident)
 
     def _run_here(self, code: str, cell: Cell) -> Outcome:
+        from ivy_kernel.kernel.local_shell import LocalShell
+        from ivy_kernel.models import Outcome
+
         if self._local_shell is None:
             self._local_shell = LocalShell(self)
         self._local_running = True
@@ -300,10 +269,8 @@ class IvyKernel(Kernel):
             "cursor_end": cursor_pos,
             "metadata": {},
         }
-        answer = await self._ask_sandbox(
-            "complete_request", {"code": code, "cursor_pos": cursor_pos}
-        )
-        return answer or nothing
+        content = {"code": code, "cursor_pos": cursor_pos}
+        return await self._ask_sandbox("complete_request", content) or nothing
 
     async def do_inspect(
         self,
@@ -318,11 +285,9 @@ class IvyKernel(Kernel):
         return await self._ask_sandbox("inspect_request", content) or nothing
 
     async def _ask_sandbox(self, msg_type: str, content: Json) -> Json | None:
-        if self._session is None or self._cell_task is not None:
+        if self._runner is None:
             return None
-        with suppress(asyncio.TimeoutError, IvyError):
-            return await asyncio.wait_for(self._session.ask(msg_type, content), COMPLETION_SECONDS)
-        return None
+        return await self._runner.ask_sandbox(msg_type, content)
 
     async def do_history(
         self,
@@ -358,7 +323,7 @@ class IvyKernel(Kernel):
         elif self._loop is not None:
             work = asyncio.run_coroutine_threadsafe(self._interrupt(), self._loop)
             try:
-                await asyncio.wait_for(asyncio.wrap_future(work), CONTROL_WAIT_SECONDS)
+                await asyncio.wait_for(asyncio.wrap_future(work), INTERRUPT_WAIT_SECONDS)
             except Exception as exc:
                 content = {
                     "status": "error",
@@ -369,35 +334,23 @@ class IvyKernel(Kernel):
         self._wire.send(stream, "interrupt_reply", content, parent, ident=ident)
 
     async def _interrupt(self) -> None:
-        deadline = asyncio.get_running_loop().time() + INTERRUPT_LATE_SECONDS
-        while self._cell_task is None:
-            if asyncio.get_running_loop().time() > deadline:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + INTERRUPT_LATE_SECONDS
+        while self._runner is None or not self._runner.busy:
+            if loop.time() > deadline:
                 return  # nothing runs: harmless
             await asyncio.sleep(0.01)
-        if self._session is not None and self._session.busy:
-            await self._session.interrupt()
-        else:  # a question, or a command of ours
-            self._cell_task.cancel()
+        await self._runner.interrupt()
 
     async def do_shutdown(self, restart: bool) -> Json:
         """Let go of the sandbox, within the 2.5 s that ipykernel allows."""
-        if restart and self._session is not None:
-            self._mark.leave()
-        elif not restart:
-            self._mark.remove()
-        if self._loop is not None and self._session is not None:
-            work = asyncio.run_coroutine_threadsafe(self._end(), self._loop)
+        if self._loop is not None and self._runner is not None:
+            work = asyncio.run_coroutine_threadsafe(self._runner.end(restart=restart), self._loop)
             with suppress(Exception):
                 await asyncio.wait_for(asyncio.wrap_future(work), SHUTDOWN_WAIT_SECONDS)
         return {"status": "ok", "restart": restart}
 
-    async def _end(self) -> None:
-        if self._session is None:
-            return
-        if self._session.busy:
-            await self._session.interrupt()
-        await self._session.aclose()
 
-
-def _drop(message: Message) -> None:
-    """Takes the messages of a silent cell."""
+def _import_cells() -> None:
+    with suppress(Exception):  # told by the first cell, which imports it again
+        import_module("ivy_kernel.kernel.cells")
