@@ -159,6 +159,21 @@ async def test_a_changed_key_is_tried_within_seconds(api: FakeApi, time: FakeTim
     await monitor.aclose()
 
 
+async def test_a_key_changed_during_a_refused_request_is_tried_too(
+    api: FakeApi, time: FakeTime
+) -> None:
+    """The 401 was for the key that was sent, not for the one that is set when it arrives."""
+    key = ["wrong"]
+    monitor = Monitor(api.fetch, key_token=lambda: hash(key[0]), clock=time.clock, sleep=time.sleep)
+    api.error, api.takes_seconds = refused(), 2
+    monitor.watch(lambda reading: None)
+    await time.advance(1)
+    key[0] = "right"
+    await time.advance(7)
+    assert len(api.asked_at) == 2
+    await monitor.aclose()
+
+
 async def test_a_key_that_cannot_be_read_does_not_end_the_polling(
     api: FakeApi, time: FakeTime, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,0 +1,29 @@
+"""Tool results of any shape, decoded into notebook outputs.
+
+The platform documents no shape for what its tools answer, so these families are known, with
+names in camelCase or snake_case, at the top or wrapped in other objects or in JSON strings, and
+combined:
+
+=============  ================================================================================
+``family``     what it looks like
+=============  ================================================================================
+``process``    ``stdout``, ``stderr``, ``exitCode``, ``timedOut``
+``text``       ``output``, ``text`` or ``result`` with ``success``, ``ok`` or ``error``
+``nbformat``   ``outputs: […]``, ``cells: [{outputs}]``, ``notebook: {cells}``, messages
+``typed``      ``results: [{text, png, html, …}]``, ``logs: {stdout, stderr}``, ``error: {…}``
+``content``    ``content: [{type: text, text}, {type: image, data, mimeType}]``, ``isError``
+``artifacts``  ``images``, ``plots``, ``figures``, ``files``: data, base64, URLs or paths
+``error``      ``error`` as text or object, ``traceback`` as text or list
+``unknown``    anything else: shown in full as JSON, with a sentence that says so
+=============  ================================================================================
+
+A combined answer is named after the first of ``parts.FAMILIES`` that it holds. Nothing is dropped:
+fields that no family knows are shown as JSON below the results, but for those that
+`ivy_kernel.decode.fields` lists as book-keeping or as an echo of the cell.
+"""
+
+from __future__ import annotations
+
+from ivy_kernel.decode.result import DecodedResult, decode_result
+
+__all__ = ["DecodedResult", "decode_result"]

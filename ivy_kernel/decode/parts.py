@@ -1,0 +1,122 @@
+"""What has been found in a tool's answer so far, sorted by what it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ivy_kernel.decode.bundles import bundle_of, is_bundle
+from ivy_kernel.decode.tracebacks import Failure
+from ivy_kernel.decode.values import is_empty, json_text, put
+
+Output = dict[str, Any]
+"""One nbformat v4 output."""
+
+FAMILIES = ("nbformat", "typed", "content", "process", "artifacts", "text", "error")
+"""The result families, the one that names a combined answer first."""
+
+
+@dataclass(slots=True)
+class Parts:
+    """What has been found in a tool's answer so far.
+
+    Parameters
+    ----------
+    stdout, stderr
+        Texts of the two streams that the answer gives apart from any order.
+    shown
+        Outputs in the order in which the answer has them.
+    said
+        Those of ``shown`` that are plain words of the tool, which may repeat a stream or turn
+        out to be the text of an error; the same objects.
+    pictures
+        Displays of pictures and files.
+    failures
+        Errors that the answer reports in fields of its own.
+    notes
+        Sentences of ours about the answer.
+    others
+        Fields that no family knows, by their path.
+    families
+        The families recognised.
+    """
+
+    stdout: list[str] = field(default_factory=list)
+    stderr: list[str] = field(default_factory=list)
+    shown: list[Output] = field(default_factory=list)
+    said: list[Output] = field(default_factory=list)
+    pictures: list[Output] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    others: dict[str, Any] = field(default_factory=dict)
+    families: set[str] = field(default_factory=set)
+    displays: dict[str, Output] = field(default_factory=dict)
+    exit_code: int | None = None
+    has_failed: bool = False
+    has_succeeded: bool = False
+    timed_out: bool = False
+    execution_count: int | None = None
+    has_flag: bool = False
+    has_unknown_shape: bool = False
+
+    def family(self) -> str:
+        """The name of the family that the answer belongs to first."""
+        default = "text" if self.has_flag and not self.has_unknown_shape else "unknown"
+        return next((name for name in FAMILIES if name in self.families), default)
+
+    def has_content(self) -> bool:
+        """Whether anything that a user would look at has been found."""
+        return bool(
+            self.stdout or self.stderr or self.shown or self.pictures or self.failures or self.notes
+        )
+
+    def say(self, text: str) -> None:
+        """Add words of the tool, as text on stdout at this place."""
+        if text:
+            if self.shown and self.said and self.shown[-1] is self.said[-1]:
+                last = self.shown[-1]
+                last["text"] += "" if last["text"].endswith("\n") else "\n"
+            output = stream("stdout", text)
+            self.shown.append(output)
+            self.said.append(output)
+
+    def add_other(self, path: str, value: object) -> None:
+        """Keep a field that no family knows."""
+        put(self.others, path, value)
+
+
+def stream(name: str, text: str) -> Output:
+    """A stream output."""
+    return {"output_type": "stream", "name": name, "text": text}
+
+
+def display(data: dict[str, Any], metadata: dict[str, Any] | None = None) -> Output:
+    """A display_data output."""
+    return {
+        "output_type": "display_data",
+        "data": bundle_of(data),
+        "metadata": metadata or {},
+    }
+
+
+def execute_result(
+    data: dict[str, Any], metadata: dict[str, Any] | None = None, count: int | None = None
+) -> Output:
+    """An execute_result output; without a count it gets one when the decoding ends."""
+    return {
+        "output_type": "execute_result",
+        "data": bundle_of(data),
+        "metadata": metadata or {},
+        "execution_count": count,
+    }
+
+
+def value_data(value: object) -> dict[str, Any]:
+    """The MIME bundle that shows a JSON value: a bundle itself, a text, or JSON."""
+    if isinstance(value, dict) and is_bundle(value):
+        return value
+    if isinstance(value, str):
+        return {"text/plain": value}
+    if isinstance(value, (dict, list)) and not is_empty(value):
+        return {"application/json": value, "text/plain": json_text(value)}
+    return {"text/plain": json_text(value)}

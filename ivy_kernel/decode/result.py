@@ -1,0 +1,254 @@
+"""A tool's answer as notebook outputs."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from ivy_kernel.decode.failures import missing_lines
+from ivy_kernel.decode.parts import Output, Parts, display, stream
+from ivy_kernel.decode.shapes import add_answer
+from ivy_kernel.decode.tracebacks import (
+    EXIT_ERROR,
+    Failure,
+    exit_text,
+    failure_of_text,
+    plain,
+    split_traceback,
+)
+from ivy_kernel.decode.values import clean_value, is_empty, json_text
+
+UNKNOWN_HINT = (
+    "The tool's answer has a shape that Ivy Kernel does not know, so it is shown in full as JSON."
+)
+
+_ERROR_LINE = re.compile(r"(\S+: )?(fatal )?error\b", re.IGNORECASE)
+_TIMEOUT_TEXT = "the tool's time budget ran out before the code had finished"
+_ERROR_LINES_LIMIT = 20  # longer words of a failed tool stay a stream, their last line is the error
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedResult:
+    """What a tool's answer says about a cell.
+
+    Parameters
+    ----------
+    outputs
+        nbformat v4 outputs, in the order in which they are to be shown.
+    error
+        ``ename``, ``evalue`` and ``traceback`` when the cell failed: the last error output.
+    timed_out
+        Whether the answer says that a time limit ended the code.
+    execution_count
+        The execution count as the remote side gives it; ``None`` when it gives none.
+    family
+        The result family that was recognised first, in the order of ``parts.FAMILIES``;
+        ``"unknown"`` when none was.
+    """
+
+    outputs: list[Output]
+    error: dict[str, Any] | None = None
+    timed_out: bool = False
+    execution_count: int | None = None
+    family: str = "unknown"
+
+
+def decode_result(result: object, *, execution_count: int | None = None) -> DecodedResult:
+    """Decode a tool's answer of any shape into notebook outputs.
+
+    Pure and total: no JSON value makes it raise, and the same value gives the same outputs.
+
+    Parameters
+    ----------
+    result
+        The answer, as decoded JSON.
+    execution_count
+        The number for results to which the answer itself gives none.
+    """
+    value = clean_value(result)
+    parts = Parts()
+    is_known = add_answer(value, parts)
+    if not is_known or (not parts.has_content() and parts.others):
+        parts = _unknown(value, parts)
+    outputs = _compose(parts)
+    for output in outputs:
+        if output["output_type"] == "execute_result" and output["execution_count"] is None:
+            count = parts.execution_count
+            output["execution_count"] = execution_count if count is None else count
+    error = next((item for item in reversed(outputs) if item["output_type"] == "error"), None)
+    return DecodedResult(
+        outputs=outputs,
+        error=error and {name: error[name] for name in ("ename", "evalue", "traceback")},
+        timed_out=parts.timed_out,
+        execution_count=parts.execution_count,
+        family=parts.family(),
+    )
+
+
+def _unknown(value: Any, found: Parts) -> Parts:
+    """The parts that show a value of unknown shape in full; how it went is kept."""
+    parts = Parts(
+        has_unknown_shape=True,
+        exit_code=found.exit_code,
+        has_failed=found.has_failed,
+        has_succeeded=found.has_succeeded,
+        timed_out=found.timed_out,
+        execution_count=found.execution_count,
+    )
+    if is_empty(value):
+        return parts
+    parts.notes.append(UNKNOWN_HINT)
+    parts.pictures.append(display({"text/plain": json_text(value, indent=2)}))
+    return parts
+
+
+def _compose(parts: Parts) -> list[Output]:
+    """The outputs in the order of a notebook: streams, results, pictures, other fields, error."""
+    stdout, stderr = "".join(parts.stdout), "".join(parts.stderr)
+    stdout = _without_repetition(stdout, "stdout", parts)
+    stderr = _without_repetition(stderr, "stderr", parts)
+    _drop_repeated_words(parts, stdout, stderr)
+    stderr, stdout, failures = _settle_failures(parts, stdout, stderr)
+    outputs = [stream(name, text) for name, text in _streams(stdout, stderr, parts) if text]
+    outputs += parts.shown
+    outputs += parts.pictures
+    if parts.others:
+        text = f"Other fields of the tool's answer: {json_text(parts.others)}"
+        outputs.append(display({"text/plain": text}))
+    return outputs + [failure.output() for failure in failures]
+
+
+def _streams(stdout: str, stderr: str, parts: Parts) -> list[tuple[str, str]]:
+    notes = "".join(f"{note}\n" for note in dict.fromkeys(parts.notes))
+    if notes and stderr and not stderr.endswith("\n"):
+        notes = f"\n{notes}"
+    return [("stdout", stdout), ("stderr", stderr + notes)]
+
+
+def _without_repetition(text: str, name: str, parts: Parts) -> str:
+    """A stream's text, or nothing when the outputs hold the same text as streams already."""
+    shown = "".join(
+        output["text"]
+        for output in parts.shown
+        if output["output_type"] == "stream"
+        and output["name"] == name
+        and not any(output is words for words in parts.said)
+    )
+    return "" if shown and shown.strip() == text.strip() else text
+
+
+def _drop_repeated_words(parts: Parts, stdout: str, stderr: str) -> None:
+    """Drop words of the tool that only repeat the streams."""
+    streams = {
+        "".join(text.split())
+        for text in (stdout, stderr, stdout + stderr, stderr + stdout)
+        if text.strip()
+    }
+    if len(parts.said) == 1 and "".join(parts.said[0]["text"].split()) in streams:
+        _drop(parts, parts.said.pop())
+
+
+def _drop(parts: Parts, words: Output) -> None:
+    parts.shown = [output for output in parts.shown if output is not words]
+
+
+def _settle_failures(parts: Parts, stdout: str, stderr: str) -> tuple[str, str, list[Failure]]:
+    """Decide whether the cell failed and with which errors, each shown once.
+
+    Returns
+    -------
+    tuple[str, str, list[Failure]]
+        What is left of stderr and of stdout, and the errors to add.
+    """
+    shown_errors = [output for output in parts.shown if output["output_type"] == "error"]
+    shown_text = "\n".join(
+        plain("\n".join((error["ename"], error["evalue"], *error["traceback"])))
+        for error in shown_errors
+    )
+    failures = [
+        failure
+        for failure in parts.failures
+        if not shown_errors or failure == Failure() or missing_lines(shown_text, _lines(failure))
+    ]
+    has_failed = (
+        parts.has_failed
+        or parts.timed_out
+        or parts.exit_code not in (None, 0)
+        or bool(shown_errors or failures)
+    )
+    split = split_traceback(stderr)
+    is_silent = not parts.has_succeeded and parts.exit_code is None
+    if not has_failed and not (split is not None and is_silent):
+        return stderr, stdout, []
+    if split is not None:
+        before, found = split
+        if shown_errors and not missing_lines(shown_text, _lines(found)):
+            stderr = before
+        elif failures and failures[-1].traceback:
+            if not missing_lines(failures[-1].text(), _lines(found)):
+                stderr = before
+        elif not shown_errors:
+            stderr = before
+            failures = [*failures[:-1], _completed(found, failures[-1:])]
+    if failures and stderr.strip() and stderr.strip() in failures[-1].text():
+        stderr = ""
+    if not failures and not shown_errors:
+        stdout, failure = _failure_of_words(parts, stdout, stderr)
+        failures = [failure]
+    if parts.timed_out:
+        failures = [*failures[:-1], _timeout(failures[-1] if failures else Failure())]
+    return stderr, stdout, failures
+
+
+def _lines(failure: Failure) -> list[str]:
+    return [failure.name, failure.value, *failure.traceback]
+
+
+def _completed(found: Failure, reported: list[Failure]) -> Failure:
+    """The error of a traceback on stderr, with what the answer itself says of it."""
+    lines = [line for failure in reported for line in _lines(failure)]
+    missing = missing_lines(found.text(), lines)
+    if not missing:
+        return found
+    return Failure(found.name, found.value, (*found.traceback, "", *missing))
+
+
+def _failure_of_words(parts: Parts, stdout: str, stderr: str) -> tuple[str, Failure]:
+    """The error of a cell whose answer reports none, and what is left of stdout."""
+    words = "\n".join(output["text"].rstrip("\n") for output in parts.said)
+    text = words or stdout
+    split = split_traceback(text)
+    if split is not None and len(parts.said) <= 1:
+        before, found = split
+        if not words:
+            return before, found
+        _drop(parts, parts.said[0])
+        return stdout + before, found
+    is_message = bool(words.strip()) and parts.exit_code in (None, 0) and not parts.timed_out
+    if not is_message or words.count("\n") >= _ERROR_LINES_LIMIT:
+        return stdout, _default_failure(parts, stderr if stderr.strip() else words)
+    for output in parts.said:
+        _drop(parts, output)
+    return stdout, failure_of_text(words)
+
+
+def _default_failure(parts: Parts, text: str) -> Failure:
+    """The error of a cell of which only the texts and the exit code are known."""
+    if parts.timed_out:
+        return Failure()
+    lines = plain(text).strip().split("\n")
+    reason = next(filter(_ERROR_LINE.match, reversed(lines)), lines[-1]).strip()
+    if parts.exit_code in (None, 0):
+        return Failure("", reason or "the tool reported a failure without a reason")
+    ended = exit_text(parts.exit_code or 0)
+    return Failure(EXIT_ERROR, f"the process ended with {ended}" + (reason and f" ({reason})"))
+
+
+def _timeout(failure: Failure) -> Failure:
+    """An error as the timeout that caused it."""
+    value = failure.value or _TIMEOUT_TEXT
+    if failure.name in ("", "TimeoutError") and not failure.traceback:
+        return Failure("TimeoutError", value)
+    lines = failure.output()["traceback"]
+    return Failure("TimeoutError", value, (*lines, f"TimeoutError: {value}"))

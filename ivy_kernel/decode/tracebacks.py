@@ -1,0 +1,194 @@
+"""Tracebacks and other error texts: found in streams, taken apart into name, value and lines."""
+
+from __future__ import annotations
+
+import re
+import signal
+from dataclasses import dataclass
+from typing import Any
+
+from ivy_kernel.decode.values import json_text
+
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_HEADER = re.compile(
+    r"(?P<name>[A-Za-z_]\w*(?:\.\w+)*)?\s*(?:\+ )?(?:Exception Group )?"
+    r"Traceback \(most recent call last\):?\s*"
+)
+_RULE = re.compile(r"-{20,}\s*")
+_CHAINED = (
+    "During handling of the above exception, another exception occurred",
+    "The above exception was the direct cause of the following exception",
+)
+_NAMED = re.compile(r"(?P<name>[A-Za-z_]\w*(?:\.\w+)*)(?::(?:\s+(?P<value>.*))?)?", re.DOTALL)
+_GROUP_BAR = re.compile(r"^\s*\|\s+(?=[A-Za-z_])")
+_ERROR_NAME = re.compile(
+    r"(?:[A-Za-z_]\w*\.)*"
+    r"(?:\w*(?:Error|Exception|Warning|Interrupt|Timeout|Exit|Group)|StopIteration|StopAsyncIteration)"
+)
+_SYNTAX_LOCATION = re.compile(r'\s*File ".*", line \d+')
+
+TOOL_ERROR = "ToolError"
+"""The name of an error that the tool reports without naming it."""
+
+EXIT_ERROR = "ExitCodeError"
+"""The name of the error of a process that ended with a non-zero exit code and named none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What is known about one error.
+
+    Parameters
+    ----------
+    name
+        The exception's name; empty when none is known.
+    value
+        The exception's message.
+    traceback
+        The lines to show, ANSI colours included; empty when there is no traceback.
+    """
+
+    name: str = ""
+    value: str = ""
+    traceback: tuple[str, ...] = ()
+
+    def output(self) -> dict[str, Any]:
+        """The nbformat error output."""
+        name = self.name or TOOL_ERROR
+        lines = list(self.traceback) or f"{name}: {self.value}".split("\n")
+        return {
+            "output_type": "error",
+            "ename": name,
+            "evalue": self.value,
+            "traceback": lines,
+        }
+
+    def text(self) -> str:
+        """All that it says, without colours."""
+        return plain("\n".join((self.name, self.value, *self.traceback)))
+
+
+def plain(text: str) -> str:
+    """Text without ANSI escape sequences."""
+    return _ANSI.sub("", text) if "\x1b" in text else text
+
+
+def split_traceback(text: str) -> tuple[str, Failure] | None:
+    """What stands before the Python traceback that a text ends in, and the traceback.
+
+    Understands plain and coloured tracebacks of CPython and IPython, chained exceptions,
+    exception groups, and the report of a syntax error in a script, which has no header.
+
+    Returns
+    -------
+    tuple[str, Failure] | None
+        ``None`` when the text does not end in a traceback.
+    """
+    if "Traceback (most recent" not in text and "Error" not in text:
+        return None
+    lines = text.rstrip().split("\n")
+    bare = [plain(line) for line in lines]
+    headers = [number for number, line in enumerate(bare) if _HEADER.fullmatch(line)]
+    if not headers:
+        return _split_syntax_error(lines, bare)
+    start = _chain_start(bare, headers)
+    match = _HEADER.fullmatch(bare[headers[-1]])
+    named = _exception_line(bare, headers[-1] + 1, match["name"] if match else None)
+    if named is None and len(headers) > 1:  # the last header is that of a member of a group
+        named = _exception_line(bare, start + 1, None)
+    if named is None:
+        return None
+    name, value = named
+    return "\n".join([*lines[:start], ""]) if start else "", Failure(
+        name, value, tuple(lines[start:])
+    )
+
+
+def _chain_start(bare: list[str], headers: list[int]) -> int:
+    """The first line of the block of chained tracebacks that the last header belongs to."""
+    start = headers[-1]
+    for header in reversed(headers[:-1]):
+        between = bare[header + 1 : start]
+        is_chained = any(line.strip(" |").startswith(_CHAINED) for line in between)
+        is_member = bare[start][:1].isspace() and any("+-" in line for line in between)
+        if not (is_chained or is_member):
+            break
+        start = header
+    if start and _RULE.fullmatch(bare[start - 1]):
+        start -= 1
+    return start
+
+
+def _exception_line(bare: list[str], start: int, name: str | None) -> tuple[str, str] | None:
+    """Name and value of the exception whose frames begin at a line."""
+    for number in range(start, len(bare)):
+        line = _GROUP_BAR.sub("", bare[number])
+        if not line[:1].strip():
+            continue
+        match = _NAMED.fullmatch(line)
+        if match is None or (name is not None and match["name"].rpartition(".")[2] != name):
+            continue
+        is_bare_word = match["value"] is None and not _ERROR_NAME.fullmatch(match["name"])
+        if name is None and is_bare_word and number < len(bare) - 1:
+            continue
+        first = match["value"] or ""
+        value = "\n".join([first, *bare[number + 1 :]]) if line == bare[number] else first
+        return match["name"].rpartition(".")[2], value.rstrip()
+    return None
+
+
+def _split_syntax_error(lines: list[str], bare: list[str]) -> tuple[str, Failure] | None:
+    match = _NAMED.fullmatch(bare[-1])
+    if match is None or match["name"] not in ("SyntaxError", "IndentationError", "TabError"):
+        return None
+    for start in range(len(bare) - 2, max(-1, len(bare) - 8), -1):
+        if _SYNTAX_LOCATION.fullmatch(bare[start]):
+            before = "\n".join([*lines[:start], ""]) if start else ""
+            return before, Failure(match["name"], match["value"] or "", tuple(lines[start:]))
+    return None
+
+
+def failure_of_text(text: str, name: str = "") -> Failure:
+    """The error that a text tells of.
+
+    Parameters
+    ----------
+    text
+        A traceback, ``Name: message``, or any other words.
+    name
+        The error's name where the answer gives it apart; it wins over one in the text.
+    """
+    split = split_traceback(text)
+    if split is not None:
+        before, found = split
+        lines = (*before.rstrip("\n").split("\n"), *found.traceback) if before else found.traceback
+        return Failure(name or found.name, found.value, lines)
+    stripped = plain(text).strip()
+    match = _NAMED.fullmatch(stripped)
+    if not name and match and _ERROR_NAME.fullmatch(match["name"]):
+        found = Failure(match["name"].rpartition(".")[2], match["value"] or "")
+    else:
+        found = Failure(name, stripped)
+    is_whole = text.strip() in (found.value, f"{found.name}: {found.value}", found.name)
+    lines = () if is_whole else tuple(text.rstrip().split("\n"))
+    return Failure(found.name, found.value, lines)
+
+
+def traceback_lines(value: object) -> tuple[str, ...]:
+    """The lines of a traceback given as text, as list of texts, or as list of frames."""
+    if isinstance(value, str):
+        return tuple(value.rstrip().split("\n")) if value.strip() else ()
+    if isinstance(value, list):
+        return tuple(item if isinstance(item, str) else json_text(item) for item in value)
+    return () if value is None else (json_text(value),)
+
+
+def exit_text(exit_code: int) -> str:
+    """How a process ended, in words: ``exit code 137 (SIGKILL: …)``."""
+    number = -exit_code if exit_code < 0 else exit_code - 128
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        return f"exit code {exit_code}"
+    why = ", often because memory ran out" if name == "SIGKILL" else ""
+    return f"exit code {exit_code}: ended by {name}{why}"

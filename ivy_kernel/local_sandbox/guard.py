@@ -1,0 +1,69 @@
+"""The entry process: it starts the server, and sees to it that nothing outlives it.
+
+Tiny and of the standard library only, so that hardly anything can go wrong in it. On Linux it is
+the subreaper of everything below. When the server goes, in whatever way, the guard kills all that
+is left and goes too. When the guard goes, the server notices the closed pipe and stops; should the
+server go at the same moment, the keepers notice that, and kill what is below them.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from ivy_kernel.local_sandbox import runtime_file
+from ivy_kernel.local_sandbox.descendants import become_subreaper, kill_descendants
+
+_PACKAGE_PARENT = Path(__file__).resolve().parents[2]
+
+
+def guard(arguments: Sequence[str], runtime: Path | None) -> int:
+    """Start the server with these arguments, wait for its end, clean up; returns its exit code."""
+    become_subreaper()
+    read_end, write_end = os.pipe()
+    server = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "ivy_kernel.local_sandbox",
+            *arguments,
+            f"--guard-pid={os.getpid()}",
+            f"--guard-descriptor={read_end}",
+        ],
+        # "-m" puts the working directory first on the import path: it must be ours.
+        cwd=_PACKAGE_PARENT,
+        stdin=subprocess.DEVNULL,
+        pass_fds=[read_end],
+        # Ctrl-C in a terminal reaches the guard alone, which passes it on in order.
+        start_new_session=True,
+    )
+    os.close(read_end)
+
+    def pass_on(_number: int, _frame: FrameType | None) -> None:
+        # The server may be gone, but it has not been waited for: the number is still its own.
+        os.kill(server.pid, signal.SIGTERM)
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, pass_on)
+    exit_code = _wait(server.pid)
+    server.returncode = exit_code
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    kill_descendants(os.getpid())
+    if runtime is not None:
+        runtime_file.remove(runtime, os.getpid())
+    os.close(write_end)
+    return exit_code if exit_code >= 0 else 128 - exit_code
+
+
+def _wait(server_pid: int) -> int:
+    """Reap whatever ends, until it is the server."""
+    while True:
+        pid, status = os.wait()
+        if pid == server_pid:
+            return os.waitstatus_to_exitcode(status)

@@ -1,0 +1,335 @@
+"""Ivy's routes, and what all routes have in common.
+
+Source: ``POST /v1/sandbox/create``, ``GET /v1/sandbox/{chatId}/status``,
+``POST /v1/sandbox/{chatId}/tool/{toolName}``, ``…/exec``, ``…/terminate``, ``GET …/manifest``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+import time
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from http import HTTPStatus
+from types import TracebackType
+from typing import Any, NoReturn
+
+from tornado import web
+from tornado.httputil import format_timestamp
+
+from ivy_kernel.local_sandbox.chats import Chats
+from ivy_kernel.local_sandbox.clock import Clock
+from ivy_kernel.local_sandbox.config import Config
+from ivy_kernel.local_sandbox.counters import Counters
+from ivy_kernel.local_sandbox.credentials import Credentials
+from ivy_kernel.local_sandbox.limits import RateLimit
+from ivy_kernel.local_sandbox.refusal import Refusal
+from ivy_kernel.local_sandbox.tools import TOOLS, run_tool
+
+Json = dict[str, Any]
+
+log = logging.getLogger("ivy_kernel.local_sandbox")
+
+_HOSTS = ("127.0.0.1", "localhost", "[::1]")
+
+
+@dataclass
+class Parts:
+    """What the handlers work with.
+
+    Parameters
+    ----------
+    config
+        The settings of the moment; replaced when they change.
+    clock, credentials, rate_limit, chats, counters
+        The parts of the server.
+    url
+        The base URL, known when the server listens.
+    asked_at
+        When an accepted request last began or ended.
+    open_requests
+        How many are being answered.
+    """
+
+    config: Config
+    clock: Clock
+    credentials: Credentials
+    rate_limit: RateLimit
+    chats: Chats
+    counters: Counters
+    url: str = ""
+    asked_at: float = 0.0
+    open_requests: int = 0
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list) else value
+
+
+def json_bytes(value: Json) -> bytes:
+    """Valid JSON: what JSON has no word for becomes null."""
+    try:
+        return json.dumps(value, allow_nan=False).encode()
+    except ValueError:
+        return json.dumps(_finite(value), allow_nan=False).encode()
+
+
+def _no_constant(word: str) -> NoReturn:
+    raise ValueError(f"{word} is not JSON")
+
+
+class Handler(web.RequestHandler):
+    """What every route does: who asks, how often, and errors as JSON without internals."""
+
+    route = ""
+    parts: Parts
+
+    def initialize(self, parts: Parts) -> None:
+        """Take the parts of the server (tornado calls this)."""
+        self.parts = parts
+        self.owner = ""
+        self._accepted = False
+        self._work: asyncio.Task[Any] | None = None
+
+    def set_default_headers(self) -> None:
+        """Headers of every answer; the date is the server's own clock's."""
+        clock: Clock = self.application.settings["clock"]
+        self.set_header("Server", "ivy-local-sandbox")
+        self.set_header("Content-Type", "application/json")
+        self.set_header("Cache-Control", "no-store")
+        self.set_header("X-Content-Type-Options", "nosniff")
+        self.set_header("Date", format_timestamp(clock.http_date_seconds()))
+
+    def compute_etag(self) -> None:
+        """No entity tags: an answer is always whole."""
+
+    def prepare(self) -> None:
+        """Refuse whoever may not ask."""
+        try:
+            self._refuse_foreign_hosts()
+            self.owner = self.authenticated_owner()
+            self._accepted = True
+            self.parts.open_requests += 1
+            self.parts.asked_at = self.parts.clock.now()
+            self.parts.rate_limit.count(self.owner)
+        except Refusal as refusal:
+            self.refuse(refusal)
+
+    def _refuse_foreign_hosts(self) -> None:
+        # A web page whose name was made to point at 127.0.0.1 still sends its own name.
+        host = self.request.host.lower()
+        name = host if host.endswith("]") else host.rpartition(":")[0] or host
+        if name not in _HOSTS:
+            raise Refusal(403, "the Host header is not that of this machine", "FORBIDDEN_HOST")
+
+    def authenticated_owner(self) -> str:
+        """The owner by Ivy's credentials."""
+        return self.parts.credentials.ivy_owner(
+            self.request.headers, self.get_cookie("__session") or "", bearer_only=False
+        )
+
+    def body_object(self) -> Json:
+        """The body as a JSON object.
+
+        Raises
+        ------
+        Refusal
+            400 when it is none.
+        """
+        limit = self.parts.config.max_request_bytes
+        if len(self.request.body) > limit:
+            text = f"the body has {len(self.request.body)} bytes; {limit} are allowed"
+            raise Refusal(400, text, "REQUEST_TOO_LARGE")
+        try:
+            body = json.loads(self.request.body, parse_constant=_no_constant)
+        except (ValueError, RecursionError):
+            body = None
+        if not isinstance(body, dict):
+            raise Refusal(400, "the body is not a JSON object", "BAD_BODY")
+        return body
+
+    async def answer(self, work: Coroutine[Any, Any, tuple[int, Json]]) -> None:
+        """Do the work and answer with its status and object, or with its refusal."""
+        self._work = asyncio.ensure_future(work)
+        try:
+            status_code, body = await self._work
+        except asyncio.CancelledError:
+            # The client went away and nobody is left to hear an answer, or the server ends.
+            self.refuse(Refusal(502, "the call was cancelled", "CANCELLED"))
+        except Refusal as refusal:
+            self.refuse(refusal)
+        else:
+            self.say(status_code, body)
+
+    def on_connection_close(self) -> None:
+        """Stop the work of a client that went away, if so configured (tornado calls this)."""
+        if self.parts.config.cancel_on_disconnect and self._work is not None:
+            self._work.cancel()
+
+    def say(self, status_code: int, body: Json) -> None:
+        """Finish with a JSON object."""
+        self.set_status(status_code)
+        content = json_bytes(body)
+        self.parts.counters.bytes_out += len(content)
+        self.finish(content)
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Finish with an error."""
+        if refusal.retry_after:
+            self.set_header("Retry-After", refusal.retry_after)
+        self.say(refusal.status_code, self.error_body(refusal))
+
+    def error_body(self, refusal: Refusal) -> Json:
+        """The JSON object of an error."""
+        return {"error": refusal.error, "code": refusal.code}
+
+    def write_error(self, status_code: int, **_: Any) -> None:
+        """Finish with tornado's own errors, and with those that nobody expected."""
+        words = "internal error; the server's log says more"
+        if status_code != HTTPStatus.INTERNAL_SERVER_ERROR:
+            words = HTTPStatus(status_code).phrase.lower()
+        if status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+            self.set_header("Allow", ", ".join(self._methods()))
+        code = HTTPStatus(status_code).name
+        self.say(status_code, self.error_body(Refusal(status_code, words, code)))
+
+    def _methods(self) -> list[str]:
+        own = type(self)
+        return [name for name in ("GET", "POST") if name.lower() in own.__dict__]
+
+    def log_exception(
+        self,
+        typ: type[BaseException] | None,
+        value: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        """Log what nobody expected; no headers and no query, for they may hold secrets."""
+        if value is not None and not isinstance(value, web.HTTPError):
+            where = f"{self.request.method} {self.request.path}"
+            log.error("unexpected error in %s", where, exc_info=value)
+
+    def on_finish(self) -> None:
+        """Count and log the request (tornado calls this)."""
+        if self._accepted:
+            self.parts.open_requests -= 1
+            self.parts.asked_at = self.parts.clock.now()
+        method = self.request.method
+        status_code = self.get_status()
+        self.parts.counters.request(
+            f"{method} {self.route}", status_code, len(self.request.body or b"")
+        )
+        took_ms = self.request.request_time() * 1000
+        log.info("%s %s %d %.1f ms", method, self.request.path, status_code, took_ms)
+
+
+class CreateHandler(Handler):
+    """``POST /v1/sandbox/create``."""
+
+    route = "/v1/sandbox/create"
+
+    def authenticated_owner(self) -> str:
+        """The owner by ``Authorization`` alone, as this route demands."""
+        return self.parts.credentials.ivy_owner(self.request.headers, "", bearer_only=True)
+
+    async def post(self) -> None:
+        """Create the sandbox of a chat."""
+        await self.answer(self._create())
+
+    async def _create(self) -> tuple[int, Json]:
+        return await self.parts.chats.create(self.owner, self.body_object(), self.parts.url)
+
+
+class StatusHandler(Handler):
+    """``GET /v1/sandbox/{chatId}/status``."""
+
+    route = "/v1/sandbox/{chatId}/status"
+
+    async def get(self, chat_id: str) -> None:
+        """Say how the sandbox is."""
+        await self.answer(self._status(chat_id))
+
+    async def _status(self, chat_id: str) -> tuple[int, Json]:
+        self.parts.chats.admit(chat_id, self.owner)
+        sandbox = self.parts.chats.sandbox(chat_id)
+        return 200, {"status": "none"} if sandbox is None else sandbox.ivy_status()
+
+
+class ToolHandler(Handler):
+    """``POST /v1/sandbox/{chatId}/tool/{toolName}``."""
+
+    route = "/v1/sandbox/{chatId}/tool/{toolName}"
+
+    async def post(self, chat_id: str, tool: str) -> None:
+        """Run a tool."""
+        await self.answer(self._run(chat_id, tool))
+
+    async def _run(self, chat_id: str, tool: str) -> tuple[int, Json]:
+        self.parts.chats.admit(chat_id, self.owner)
+        if tool not in TOOLS:
+            text = f"there is no tool {tool!r}; there are: {', '.join(TOOLS)}"
+            raise Refusal(400, text, "UNKNOWN_TOOL")
+        body = self.body_object()
+        sandbox = self.parts.chats.sandbox_for_tools(chat_id)
+        began = time.perf_counter()
+        try:
+            async with sandbox.in_use() as box:
+                return 200, await run_tool(tool, self.parts.config, box, body)
+        finally:
+            self.parts.counters.call(tool, (time.perf_counter() - began) * 1000)
+
+
+class ExecHandler(ToolHandler):
+    """``POST /v1/sandbox/{chatId}/exec``: the same as the tool ``sandbox_exec``."""
+
+    route = "/v1/sandbox/{chatId}/exec"
+
+    async def post(self, chat_id: str) -> None:  # type: ignore[override]  # one path argument less
+        """Run a shell command."""
+        await self.answer(self._run(chat_id, "sandbox_exec"))
+
+
+class TerminateHandler(Handler):
+    """``POST /v1/sandbox/{chatId}/terminate``."""
+
+    route = "/v1/sandbox/{chatId}/terminate"
+
+    async def post(self, chat_id: str) -> None:
+        """End the sandbox."""
+        await self.answer(self._terminate(chat_id))
+
+    async def _terminate(self, chat_id: str) -> tuple[int, Json]:
+        self.parts.chats.admit(chat_id, self.owner)
+        sandbox = self.parts.chats.sandbox(chat_id)
+        terminated = sandbox is not None and await sandbox.terminate()
+        return 200, {"success": True, "status": "none", "terminated": terminated}
+
+
+class ManifestHandler(Handler):
+    """``GET /v1/sandbox/{chatId}/manifest``."""
+
+    route = "/v1/sandbox/{chatId}/manifest"
+
+    async def get(self, chat_id: str) -> None:
+        """List the registered files."""
+        await self.answer(self._manifest(chat_id))
+
+    async def _manifest(self, chat_id: str) -> tuple[int, Json]:
+        self.parts.chats.admit(chat_id, self.owner)
+        return 200, self.parts.chats.manifest(chat_id)
+
+
+class UnknownHandler(Handler):
+    """Every other path."""
+
+    route = "(unknown)"
+
+    def prepare(self) -> None:
+        """There is nothing here, whoever asks."""
+        self.refuse(Refusal(404, "there is no such route", "NOT_FOUND"))

@@ -1,0 +1,248 @@
+"""The persistent kernel of a chat, in which ``sandbox_notebook`` runs its cells."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ivy_kernel.local_sandbox.families import Run
+from ivy_kernel.local_sandbox.outputs import Outputs
+from ivy_kernel.local_sandbox.processes import ChatProcesses, Process
+
+if TYPE_CHECKING:
+    from jupyter_client.asynchronous.client import AsyncKernelClient
+
+_START_SECONDS = 60.0
+_LONGEST_IPC_PATH = 90
+_LAST_WORDS_SECONDS = 0.2
+_ASK_SECONDS = 0.2
+_SIGNAL_AGAIN_SECONDS = 0.5
+
+
+class CellTimeoutError(Exception):
+    """The cell's time was up; the text says what became of the kernel."""
+
+
+class KernelStartError(Exception):
+    """The kernel did not start."""
+
+
+class NotebookKernel:
+    """One ipykernel below the chat's keeper, started when the first cell comes.
+
+    Parameters
+    ----------
+    processes
+        The chat's processes.
+    directory
+        Where it runs.
+    runtime_directory
+        For its connection file and sockets.
+    """
+
+    def __init__(self, processes: ChatProcesses, directory: Path, runtime_directory: Path) -> None:
+        self._processes = processes
+        self._directory = directory
+        self._runtime_directory = runtime_directory
+        self._turn = asyncio.Lock()
+        self._client: AsyncKernelClient | None = None
+        self._process: Process | None = None
+        self._starts = 0
+
+    @property
+    def running(self) -> bool:
+        """Whether there is a kernel."""
+        return self._process is not None and not self._process.ended.done()
+
+    async def run(
+        self,
+        code: str,
+        *,
+        argv: Callable[[str], list[str]],
+        timeout_seconds: float,
+        grace_seconds: float,
+        output_limit_bytes: int,
+    ) -> Run:
+        """Run a cell after all that came before it.
+
+        Parameters
+        ----------
+        code
+            The cell.
+        argv
+            The command that starts a kernel, given the path of its connection file.
+        timeout_seconds
+            Its time, in which the time in the queue counts, and the start of a kernel does not.
+        grace_seconds
+            How long it may take to stop when interrupted.
+        output_limit_bytes
+            How much text of streams is kept.
+
+        Raises
+        ------
+        CellTimeoutError
+            Its time was up.
+        KernelStartError
+            There is no kernel to run it.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + timeout_seconds
+        try:
+            await asyncio.wait_for(self._turn.acquire(), timeout_seconds)
+        except asyncio.TimeoutError:
+            raise CellTimeoutError(
+                "it waited for earlier cells all the time, and never ran"
+            ) from None
+        try:
+            if not self.running:
+                began = loop.time()
+                await self._start(argv)
+                until += loop.time() - began
+            outputs = Outputs(output_limit_bytes)
+            try:
+                await self._execute(code, outputs, until, grace_seconds)
+            except asyncio.CancelledError:
+                await self._stop_cell(grace_seconds)
+                raise
+            outputs.finish()
+            return Run(outputs.items, int(outputs.failed), outputs.execution_count)
+        finally:
+            self._turn.release()
+
+    async def _execute(
+        self, code: str, outputs: Outputs, until: float, grace_seconds: float
+    ) -> None:
+        client, process = self._client, self._process
+        if client is None or process is None:
+            raise KernelStartError("the kernel has been stopped")
+        message_id = client.execute(code, allow_stdin=False)
+        following = asyncio.ensure_future(_follow(client, message_id, outputs))
+        awaited: list[asyncio.Future[Any]] = [following, process.ended]
+        remaining = max(0.0, until - asyncio.get_running_loop().time())
+        try:
+            await asyncio.wait(awaited, timeout=remaining, return_when=asyncio.FIRST_COMPLETED)
+            if process.ended.done():
+                exit_code = process.ended.result()  # it raises when the whole sandbox is gone
+                # What it said last may still be on its way.
+                await asyncio.wait([following], timeout=_LAST_WORDS_SECONDS)
+                await self.close()
+                text = f"the kernel died with exit code {exit_code}; its variables are gone"
+                outputs.take("error", {"ename": "DeadKernelError", "evalue": text, "traceback": []})
+            elif following.done():
+                following.result()
+            else:
+                # From here on only one may read the channels.
+                following.cancel()
+                await asyncio.wait([following])
+                await self._stop_cell(grace_seconds)
+                raise CellTimeoutError("it was interrupted")
+        finally:
+            following.cancel()
+
+    async def _stop_cell(self, grace_seconds: float) -> None:
+        """Interrupt the running cell; kill its kernel when that does not help."""
+        client, process = self._client, self._process
+        if process is None or client is None:
+            return
+        # One more message after the cell tells that it has ended.
+        ended = asyncio.ensure_future(_reply(client, client.kernel_info()))
+        until = asyncio.get_running_loop().time() + grace_seconds
+        # A kernel that is just beginning the cell does not listen to signals yet: more than one.
+        while not ended.done() and (left := until - asyncio.get_running_loop().time()) > 0:
+            process.signal_group(signal.SIGINT)
+            await asyncio.wait([ended], timeout=min(left, _SIGNAL_AGAIN_SECONDS))
+        if not ended.done():
+            ended.cancel()
+            await self.close()
+            raise CellTimeoutError(
+                "it did not stop when interrupted, so that its kernel was killed: "
+                "its variables are gone"
+            )
+
+    async def _start(self, argv: Callable[[str], list[str]]) -> None:
+        from jupyter_client.asynchronous.client import AsyncKernelClient  # 150 ms, so only here
+        from jupyter_client.connect import write_connection_file
+
+        await self.close()
+        self._starts += 1
+        name = self._runtime_directory / f"k{os.getpid()}-{self._starts}"
+        ipc = len(str(name)) <= _LONGEST_IPC_PATH
+        # Sockets in a private directory need no ports, which others could take in between.
+        transport = {"transport": "ipc", "ip": str(name)} if ipc else {"transport": "tcp"}
+        connection_file = f"{name}.json"
+        write_connection_file(connection_file, **transport)  # type: ignore[arg-type]  # str each
+        process = await self._processes.start(
+            argv(connection_file), self._directory, output_limit_bytes=1 << 16
+        )
+        client = AsyncKernelClient(connection_file=connection_file)
+        client.load_connection_file()
+        client.start_channels(hb=False, control=False)
+        self._process, self._client = process, client
+        ready = asyncio.ensure_future(_until_ready(client))
+        awaited: list[asyncio.Future[Any]] = [ready, process.ended]
+        try:
+            await asyncio.wait(awaited, timeout=_START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if not ready.done():
+                if process.ended.done():
+                    process.ended.result()  # it raises when the whole sandbox is gone
+                process.kill_tree()
+                said = (await process.stderr.drained()).decode(errors="replace")
+                await self.close()
+                raise KernelStartError(f"the kernel did not start: {said.strip()[-2000:]}")
+            ready.result()
+        finally:
+            ready.cancel()
+
+    async def close(self) -> None:
+        """End the kernel, if there is one."""
+        process, self._process = self._process, None
+        client, self._client = self._client, None
+        if client is not None:
+            client.stop_channels()
+        if process is not None:
+            process.kill_tree()
+            process.stdout.close()
+            process.stderr.close()
+
+
+async def _follow(client: AsyncKernelClient, message_id: str, outputs: Outputs) -> None:
+    """Take the messages of a cell until its reply and idle are both there."""
+    reply = asyncio.ensure_future(_reply(client, message_id))
+    try:
+        while True:
+            message = await client.iopub_channel.get_msg()
+            if message["parent_header"].get("msg_id") != message_id:
+                continue
+            content = message["content"]
+            if message["msg_type"] != "status":
+                outputs.take(message["msg_type"], content)
+            elif content["execution_state"] == "idle":
+                break
+        await reply
+    finally:
+        reply.cancel()
+
+
+async def _reply(client: AsyncKernelClient, message_id: str) -> None:
+    """Wait for the reply to a message; older ones are passed over."""
+    while True:
+        message = await client.shell_channel.get_msg()
+        if message["parent_header"].get("msg_id") == message_id:
+            return
+
+
+async def _until_ready(client: AsyncKernelClient) -> None:
+    """Ask until iopub is heard: what it says before we listen is lost."""
+    while True:
+        asked = client.kernel_info()
+        try:
+            while True:
+                message = await asyncio.wait_for(client.iopub_channel.get_msg(), _ASK_SECONDS)
+                if message["parent_header"].get("msg_id") == asked:
+                    return
+        except asyncio.TimeoutError:
+            continue

@@ -1,0 +1,371 @@
+"""The processes of one chat, as the server sees them: started, awaited, and surely ended."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from ivy_kernel.local_sandbox.descendants import descendants_of
+from ivy_kernel.local_sandbox.environment import MARKER, without_secrets
+from ivy_kernel.local_sandbox.keeper import READY_ID
+from ivy_kernel.local_sandbox.pipes import PipeReader
+
+_PACKAGE_PARENT = Path(__file__).resolve().parents[2]
+_KEEPER_END_SECONDS = 6.0
+_MOST_PASSES = 50
+
+
+class KeeperLostError(Exception):
+    """The keeper of the chat is gone, and with it all of the chat's processes."""
+
+
+class NotStartedError(Exception):
+    """The operating system refused to start a process."""
+
+    def __init__(self, number: int, text: str) -> None:
+        super().__init__(text)
+        self.errno = number
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A process that has ended.
+
+    Parameters
+    ----------
+    exit_code
+        Its exit code; negative for the signal that killed it.
+    stdout, stderr
+        What it wrote, up to the limit.
+    timed_out
+        Whether it was killed because its time was up.
+    """
+
+    exit_code: int
+    stdout: bytes
+    stderr: bytes
+    timed_out: bool = False
+
+
+class Process:
+    """A process below the keeper."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.pid = 0
+        self._started: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.stdout = PipeReader(limit_bytes)
+        self.stderr = PipeReader(limit_bytes)
+
+    async def started(self) -> None:
+        """Wait until it runs."""
+        self.pid = await self._started
+
+    def on_words(self, words: Mapping[str, Any]) -> None:
+        """Take what the keeper says about it."""
+        if "pid" in words:
+            _settle(self._started, words["pid"])
+        elif "error" in words:
+            self.fail(NotStartedError(words["errno"] or 0, words["error"]))
+        else:
+            _settle(self.ended, words["exit_code"])
+
+    def fail(self, error: Exception) -> None:
+        """Let those who wait know that nothing more will be heard of it."""
+        for future in (self._started, self.ended):
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # nobody may be waiting, which is no fault
+
+    def signal_group(self, number: signal.Signals) -> None:
+        """Send a signal to the process and all that is in its group."""
+        if self.pid and not self.ended.done():
+            with suppress(OSError):
+                os.killpg(self.pid, number)
+
+    def kill_tree(self) -> None:
+        """Kill the process, its descendants, and all of its session.
+
+        Daemons that left its session are not its tree any more: they end with the sandbox.
+        """
+        if not self.pid or self.ended.done():
+            return
+        # First all are stopped, so that none starts another while it is being killed.
+        stopped: set[int] = set()
+        for _ in range(_MOST_PASSES):
+            tree = {self.pid, *descendants_of(self.pid)}
+            sessions = {pid for pid in tree | stopped if _session_of(pid) == pid}
+            found = {*tree, *_members_of(sessions)} - stopped
+            if not found:
+                break
+            _send(signal.SIGSTOP, found)
+            stopped |= found
+        _send(signal.SIGKILL, stopped)
+
+
+def _settle(future: asyncio.Future[int], value: int) -> None:
+    if not future.done():
+        future.set_result(value)
+
+
+def _send(number: signal.Signals, pids: Iterable[int]) -> None:
+    for pid in pids:
+        with suppress(OSError):
+            os.kill(pid, number)
+
+
+def _session_of(pid: int) -> int:
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return 0
+
+
+def _members_of(sessions: set[int]) -> list[int]:
+    return [pid for pid in psutil.pids() if pid and _session_of(pid) in sessions]
+
+
+class ChatProcesses:
+    """All processes of one chat, below one keeper.
+
+    Parameters
+    ----------
+    sandbox_id
+        Marks the processes.
+    environment
+        Their environment; the marker is in it.
+    secrets
+        Values that must not be in the environment of the keeper.
+    on_spawn
+        Told how many milliseconds the start of a process took.
+    """
+
+    def __init__(
+        self,
+        sandbox_id: str,
+        environment: Mapping[str, str],
+        secrets: Sequence[str],
+        on_spawn: Callable[[float], None],
+    ) -> None:
+        self._on_spawn = on_spawn
+        self._sandbox_id = sandbox_id
+        self.environment = dict(environment)
+        self._secrets = secrets
+        self._processes: dict[int, Process] = {}
+        self._next_id = 0
+        self._keeper: subprocess.Popen[bytes] | None = None
+        self._connection: socket.socket | None = None
+        self._heard = b""
+        self._ready = asyncio.Event()
+        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def open(self) -> None:
+        """Start the keeper."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            environment = {**without_secrets(os.environ, self._secrets), MARKER: self._sandbox_id}
+            module = "ivy_kernel.local_sandbox.keeper"
+            self._keeper = subprocess.Popen(
+                [sys.executable, "-m", module, str(theirs.fileno())],
+                # "-m" puts the working directory first on the import path: it must be ours.
+                cwd=_PACKAGE_PARENT,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        ours.setblocking(False)
+        self._connection = ours
+        asyncio.get_running_loop().add_reader(ours.fileno(), self._on_readable)
+
+    async def ready(self) -> None:
+        """Wait until processes can be started, or never will."""
+        ready = asyncio.ensure_future(self._ready.wait())
+        awaited: list[asyncio.Future[Any]] = [ready, self.lost]
+        await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+        ready.cancel()
+
+    @property
+    def pids(self) -> list[int]:
+        """The living processes of the chat, without the keeper."""
+        return descendants_of(self._keeper.pid) if self._keeper else []
+
+    def _on_readable(self) -> None:
+        assert self._connection is not None  # noqa: S101 - for the type checker: it is being read
+        try:
+            heard = self._connection.recv(1 << 16)
+        except BlockingIOError:
+            return
+        except OSError:
+            heard = b""
+        if not heard:
+            self._on_keeper_gone()
+            return
+        *lines, self._heard = (self._heard + heard).split(b"\n")
+        for line in lines:
+            words = json.loads(line)
+            if words["id"] == READY_ID:
+                self._ready.set()
+            process = self._processes.get(words["id"])
+            if process is not None:
+                process.on_words(words)
+                if "pid" not in words:
+                    del self._processes[words["id"]]
+
+    def _on_keeper_gone(self) -> None:
+        self._close_connection()
+        for process in self._processes.values():
+            process.fail(KeeperLostError("all processes of this sandbox have been killed"))
+            process.stdout.close()
+            process.stderr.close()
+        self._processes.clear()
+        if not self.lost.done():
+            self.lost.set_result(None)
+
+    def _close_connection(self) -> None:
+        if self._connection is not None:
+            asyncio.get_running_loop().remove_reader(self._connection.fileno())
+            self._connection.close()
+            self._connection = None
+
+    async def start(
+        self,
+        argv: Sequence[str],
+        directory: Path,
+        *,
+        output_limit_bytes: int,
+        kill_descendants: bool = False,
+        environment: Mapping[str, str | None] | None = None,
+    ) -> Process:
+        """Start a process in its own session, with ``/dev/null`` as its stdin.
+
+        ``environment`` changes variables for it alone; ``None`` as a value removes one.
+
+        Raises
+        ------
+        NotStartedError
+            The operating system refused, for example because the arguments are too long.
+        KeeperLostError
+            The chat's processes have all ended.
+        """
+        if self._connection is None:
+            raise KeeperLostError("the processes of this sandbox have ended")
+        began = time.perf_counter()
+        process = Process(output_limit_bytes)
+        self._next_id += 1
+        self._processes[self._next_id] = process
+        variables = {**self.environment, **(environment or {})}
+        order = {
+            "id": self._next_id,
+            "argv": list(argv),
+            "cwd": str(directory),
+            "env": {name: value for name, value in variables.items() if value is not None},
+            "kill_descendants": kill_descendants,
+        }
+        with tempfile.TemporaryFile() as file:
+            file.write(json.dumps(order).encode())
+            file.flush()
+            file.seek(0)
+            descriptors = [process.stdout.write_end, process.stderr.write_end, file.fileno()]
+            try:
+                await self._send_descriptors(descriptors)
+            except OSError as error:
+                self._on_keeper_gone()
+                raise KeeperLostError("the processes of this sandbox have ended") from error
+        process.stdout.close_write_end()
+        process.stderr.close_write_end()
+        try:
+            await process.started()
+        except (NotStartedError, KeeperLostError):
+            process.stdout.close()
+            process.stderr.close()
+            raise
+        self._on_spawn((time.perf_counter() - began) * 1000)
+        return process
+
+    async def _send_descriptors(self, descriptors: list[int]) -> None:
+        while True:
+            if self._connection is None:
+                raise BrokenPipeError
+            try:
+                socket.send_fds(self._connection, [b"!"], descriptors)
+            except BlockingIOError:
+                await asyncio.sleep(0.005)
+            else:
+                return
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        directory: Path,
+        *,
+        timeout_seconds: float,
+        output_limit_bytes: int,
+        kill_descendants: bool = False,
+        environment: Mapping[str, str | None] | None = None,
+    ) -> Finished:
+        """Run a process to its end, or until its time is up and its tree is killed."""
+        process = await self.start(
+            argv,
+            directory,
+            output_limit_bytes=output_limit_bytes,
+            kill_descendants=kill_descendants,
+            environment=environment,
+        )
+        timed_out = False
+        try:
+            done, _ = await asyncio.wait([process.ended], timeout=timeout_seconds)
+            if not done:
+                timed_out = True
+                process.kill_tree()
+            exit_code = await process.ended
+        finally:
+            # Also when the call is cancelled: nothing of it may go on.
+            process.kill_tree()
+        stdout, stderr = await process.stdout.drained(), await process.stderr.drained()
+        return Finished(exit_code, stdout, stderr, timed_out)
+
+    async def close(self) -> None:
+        """End every process of the chat, daemons included."""
+        keeper, self._keeper = self._keeper, None
+        if keeper is None:
+            return
+        self._close_connection()
+        self._on_keeper_gone()
+        try:
+            await asyncio.to_thread(keeper.wait, _KEEPER_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            keeper.kill()
+            keeper.wait()
+        # The keeper itself may have been killed by what it kept: what then carries our mark, or
+        # is in the group of what does, is found here.
+        await asyncio.to_thread(kill_marked, self._sandbox_id)
+
+
+def kill_marked(sandbox_id: str) -> None:
+    """Kill the processes that carry the sandbox's mark, and those in their sessions."""
+    for _ in range(3):
+        marked = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error, OSError):
+                if process.environ().get(MARKER) == sandbox_id:
+                    marked.append(process.pid)
+        if not marked:
+            return
+        sessions = {_session_of(pid) for pid in marked} - {0, _session_of(os.getpid())}
+        _send(signal.SIGKILL, {*marked, *_members_of(sessions)})
