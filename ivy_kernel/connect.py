@@ -10,13 +10,19 @@ from traitlets.config import Config
 
 from ivy_kernel import embedded
 from ivy_kernel.client import Connection, IvyClient, RecoupClient
-from ivy_kernel.client.connection import Credential
+from ivy_kernel.client.credential import Credential
+from ivy_kernel.client.ivy import RETRY_SECONDS
 from ivy_kernel.client.recoup import recoup_credential
 from ivy_kernel.config_files import config_file_names
 from ivy_kernel.lifecycle import Lifecycle
+from ivy_kernel.models import Sink
+from ivy_kernel.routes.agent import Event
 from ivy_kernel.session import Session
 from ivy_kernel.session_ids import session_id_for
 from ivy_kernel.settings import LOCAL_CHAT_ID, Ivy, load_settings, missing_sentence
+
+LOCAL_RETRY_SECONDS = 0.5
+"""A local sandbox that refuses a connection has ended, and comes back only when it is started."""
 
 
 class LiveSettings:
@@ -34,7 +40,7 @@ class LiveSettings:
         self._arguments = dict(arguments or {})
         self._flags = flags
         self._settings: Ivy | None = None
-        self._seen: list[tuple[Path, float, int]] = []
+        self._seen: list[_Seen] = []
 
     def current(self) -> Ivy:
         """The settings of the moment.
@@ -52,14 +58,18 @@ class LiveSettings:
         return self._settings
 
 
-def _fingerprint() -> list[tuple[Path, float, int]]:
+_Seen = tuple[Path, int, int, int]
+"""A file, and what changes when it is edited or replaced: time in ns, size, inode."""
+
+
+def _fingerprint() -> list[_Seen]:
     seen = []
     for path in config_file_names():
         try:
             status = path.stat()
         except OSError:
             continue
-        seen.append((path, status.st_mtime, status.st_size))
+        seen.append((path, status.st_mtime_ns, status.st_size, status.st_ino))
     return seen
 
 
@@ -94,15 +104,22 @@ def open_lifecycle(live: LiveSettings) -> Lifecycle:
     )
 
 
-def open_session(live: LiveSettings, *, fresh: bool = False) -> Session:
+def open_session(
+    live: LiveSettings,
+    *,
+    fresh: bool = False,
+    session_key: str | None = None,
+    on_background: Sink | None = None,
+    on_event: Callable[[Event], None] | None = None,
+) -> Session:
     """A session on the sandbox that the settings mean. Talks to nobody yet.
 
     Parameters
     ----------
     live
         The settings.
-    fresh
-        Whether the first cell must find an empty namespace.
+    fresh, session_key, on_background, on_event
+        As in `Session`.
 
     Raises
     ------
@@ -117,6 +134,9 @@ def open_session(live: LiveSettings, *, fresh: bool = False) -> Session:
         cell_timeout_seconds=settings.cell_timeout_seconds,
         code_fields=code_fields(settings),
         fresh=fresh,
+        session_key=session_key,
+        on_background=on_background,
+        on_event=on_event,
     )
 
 
@@ -150,7 +170,11 @@ def _key_token(live: LiveSettings) -> object:
 def _connector(live: LiveSettings) -> Callable[[], Awaitable[IvyClient]]:
     async def connect() -> IvyClient:
         url, key = await _address(live)
-        return IvyClient(_connection(live.current(), url, Credential(key)))
+        settings = live.current()
+        return IvyClient(
+            _connection(settings, url, Credential(key)),
+            retry_seconds=LOCAL_RETRY_SECONDS if settings.is_local else RETRY_SECONDS,
+        )
 
     return connect
 

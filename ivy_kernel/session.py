@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+import secrets
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from ivy_kernel.errors import (
@@ -20,6 +21,8 @@ from ivy_kernel.errors import (
 from ivy_kernel.lifecycle import Lifecycle, failed_error
 from ivy_kernel.models import Cell, Json, Message, Outcome, Sink
 from ivy_kernel.progress import StartProgress
+from ivy_kernel.routes.agent import Event
+from ivy_kernel.routes.agent_cells import AgentCells
 from ivy_kernel.routes.endings import show_error, show_ivy_error, succeeded
 from ivy_kernel.routes.notebook import NotebookRoute
 from ivy_kernel.routes.route import Route
@@ -55,6 +58,13 @@ class Session:
         Tool → field that carries its code.
     fresh
         Whether the first cell must find an empty namespace (after a restart of the kernel).
+    session_key
+        Names our kernel in the sandbox on the agent route; a later session with the same key finds
+        the same variables. ``None`` for a key of its own.
+    on_background
+        Takes messages that belong to no cell under way: of widgets, and of threads.
+    on_event
+        Takes what the agent route tells beside messages.
     """
 
     def __init__(
@@ -66,6 +76,9 @@ class Session:
         cell_timeout_seconds: float = 300.0,
         code_fields: Mapping[str, str] | None = None,
         fresh: bool = False,
+        session_key: str | None = None,
+        on_background: Sink | None = None,
+        on_event: Callable[[Event], None] | None = None,
     ) -> None:
         self.lifecycle = lifecycle
         self._wanted = route
@@ -73,6 +86,9 @@ class Session:
         self._cell_timeout_seconds = cell_timeout_seconds
         self._code_fields = dict(code_fields or {})
         self._fresh = fresh
+        self._session_key = session_key or secrets.token_hex(8)
+        self._on_background = on_background or _ignore
+        self._on_event = on_event or _ignore
         self._route: Route | None = None
         self._told: set[str] = set()
         self._refused: list[str] = []
@@ -163,11 +179,22 @@ class Session:
         """The sandbox of before is gone and the user knows it."""
         self._route, self._contact, self._used = None, None, False
 
-    async def aclose(self) -> None:
-        """Let go of the sandbox, which lives on."""
+    async def aclose(self, *, keep: bool = False) -> None:
+        """Let go of the sandbox, which lives on.
+
+        Parameters
+        ----------
+        keep
+            Whether the variables are left for a later session with the same key.
+        """
         if self._route is not None:
-            await self._route.close()
+            await self._route.close(keep=keep)
         await self.lifecycle.aclose()
+
+    @property
+    def agent(self) -> AgentCells | None:
+        """The agent route while it is the open one: for widgets, input and the debugger."""
+        return self._route if isinstance(self._route, AgentCells) else None
 
     def describe(self) -> Json:
         """What is known of the way into the sandbox, for ``%ivy status`` and ``doctor``."""
@@ -190,6 +217,12 @@ class Session:
         )
         seconds = self._cell_timeout_seconds
         routes: list[Route] = [
+            AgentCells(
+                tools,
+                session_key=self._session_key,
+                on_background=self._on_background,
+                on_event=self._on_event,
+            ),
             NotebookRoute(tools, cell_timeout_seconds=seconds),
             ScriptRoute(tools, cell_timeout_seconds=seconds),
         ]
@@ -215,7 +248,7 @@ class Session:
         if (
             self._route is None
             or self._contact is None
-            or now - self._contact > CHECK_AFTER_SECONDS
+            or (now - self._contact > CHECK_AFTER_SECONDS and not self._route.notices_losses)
         ):
             await self._see_sandbox(cell, sink)
             if self._route is not None and self._used:
@@ -333,6 +366,10 @@ class Session:
             self.forget()
         if isinstance(error, NetworkError):
             self._used = self._used or self._route is not None
+
+
+def _ignore(_: object) -> None:
+    """Takes what nobody asked for."""
 
 
 def is_empty(code: str) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -23,13 +24,27 @@ from ivy_kernel.kernel.local_cells import take_apart
 from ivy_kernel.kernel.restart_mark import RestartMark
 from ivy_kernel.models import Cell, Json, Message, Outcome, Sink
 from ivy_kernel.pacing import JUPYTER_SERVER_RATE, Pacer
+from ivy_kernel.routes.agent import (
+    AgentLost,
+    Event,
+    KernelDied,
+    KernelReady,
+    OutputDropped,
+    ReachableAgain,
+    Unreachable,
+)
+from ivy_kernel.routes.agent_cells import AgentCells
 from ivy_kernel.routes.endings import show_error, show_ivy_error, succeeded
 from ivy_kernel.session import Session
 
 QUESTION_SECONDS = 1.0
 """How long completion and inspection may take."""
 
-AskUser = Callable[[str], Awaitable[str]]
+COMM_APART_SECONDS = 0.03
+"""nbclient loses the reply's wake-up when it is busy answering a comm message at that moment."""
+
+AskUser = Callable[[str, bool], Awaitable[str]]
+"""Asks the user; the flag says whether the answer is secret."""
 RunHere = Callable[[str, Cell], Outcome]
 
 
@@ -58,6 +73,10 @@ class CellRunner:
         self._identity: tuple[object, ...] = ()
         self._task: asyncio.Task[Any] | None = None
         self._closing: asyncio.Future[None] | None = None
+        self._session_key = Path(connection_file).stem or None
+        self._questions: set[asyncio.Task[None]] = set()
+        self._comm_published = 0.0
+        self.features: list[str] = []
         self._pacer = Pacer(
             publish,
             rate=JUPYTER_SERVER_RATE if "JPY_SESSION_NAME" in os.environ else None,
@@ -80,15 +99,67 @@ class CellRunner:
         ask_user
             Asks the user a question while the cell runs.
         """
-        sink: Sink = _drop if cell.silent else self._pacer
         self._task = asyncio.current_task()
         try:
-            outcome = await self._run(cell, sink, ask_user)
+            outcome = await self._run(cell, self._sink_of(cell, ask_user), ask_user)
             await self._pacer.finish()
+            await asyncio.sleep(self._comm_published + COMM_APART_SECONDS - time.monotonic())
         finally:
             self._task = None
             self._pacer.idle()
+            for question in self._questions:  # the cell is over, so nobody waits for the answer
+                question.cancel()
         return outcome
+
+    def _sink_of(self, cell: Cell, ask_user: AskUser) -> Sink:
+        """Takes the cell's messages: questions go to the user, the rest to the front end."""
+
+        def sink(message: Message) -> None:
+            if message.channel == "stdin":
+                question = asyncio.ensure_future(self._answer(message, ask_user))
+                self._questions.add(question)
+                question.add_done_callback(self._questions.discard)
+            elif not cell.silent:
+                self._show(message)
+
+        return sink
+
+    def _show(self, message: Message) -> None:
+        """Show a message, of the running cell or of none; widgets' messages count as shown now."""
+        if message.msg_type.startswith("comm_"):
+            self._comm_published = time.monotonic()
+        self._pacer(message)
+
+    async def _answer(self, request: Message, ask_user: AskUser) -> None:
+        """Let the user answer an ``input_request`` of the sandbox."""
+        content = request.content
+        value = await ask_user(str(content.get("prompt", "")), bool(content.get("password")))
+        agent = self._session.agent if self._session is not None else None
+        if agent is not None:
+            await agent.answer_input(value, request)
+
+    def _on_event(self, event: Event) -> None:
+        """What the agent route tells beside messages."""
+        if isinstance(event, KernelReady):
+            self.features = [name for name in event.features if name == "debugger"]
+        elif isinstance(event, AgentLost | KernelDied) and self._session is not None:
+            self._session.lifecycle.poke()
+        elif isinstance(event, OutputDropped):
+            self._note(
+                f"{event.message_count} messages of output ({event.size_bytes:,} bytes) were "
+                f"dropped in the sandbox, because they could not be fetched in time."
+            )
+        elif isinstance(event, Unreachable):
+            self._note(
+                f"The sandbox cannot be reached at the moment ({event.error}) The cell goes on "
+                f"there, and its output is fetched when it can be; interrupt twice to give up."
+            )
+        elif isinstance(event, ReachableAgain):
+            self._note("The sandbox can be reached again.")
+
+    def _note(self, sentence: str) -> None:
+        if self.busy:
+            self._show(Message("stream", {"name": "stderr", "text": f"[{sentence}]\n"}))
 
     async def _run(self, cell: Cell, sink: Sink, ask_user: AskUser) -> Outcome:
         try:
@@ -126,7 +197,13 @@ class CellRunner:
         if self._session is None or wanted != self._identity:
             if self._session is not None:
                 self._closing = asyncio.ensure_future(self._session.aclose())
-            self._session = open_session(self._live, fresh=self._mark.is_there())
+            self._session = open_session(
+                self._live,
+                fresh=self._mark.is_there(),
+                session_key=self._session_key,
+                on_background=self._show,
+                on_event=self._on_event,
+            )
             self._identity = wanted
         return self._session
 
@@ -134,7 +211,7 @@ class CellRunner:
         async def confirm(question: str) -> bool:
             if not cell.allow_stdin:
                 raise UsageError(f"{question} Nobody can be asked here: add --yes.")
-            answer = await ask_user(f"{question} [y/N] ")
+            answer = await ask_user(f"{question} [y/N] ", False)
             return answer.strip().lower() in ("y", "yes")
 
         return IvyCommand(self._live, self.session, confirm)
@@ -148,9 +225,19 @@ class CellRunner:
         except (asyncio.TimeoutError, IvyError):
             return None
 
+    @property
+    def agent(self) -> AgentCells | None:
+        """The agent route, when it is the one that is open."""
+        return self._session.agent if self._session is not None else None
+
+    @property
+    def interruptible(self) -> bool:
+        """Whether anything is under way that an interrupt could be meant for."""
+        return self.busy or (self.agent is not None and self.agent.running_comms)
+
     async def interrupt(self) -> None:
-        """Stop the running cell; harmless when none runs."""
-        if self._session is not None and self._session.busy:
+        """Stop the running cell, or a widget's callback; harmless when nothing runs."""
+        if self._session is not None and (self._session.busy or self._task is None):
             await self._session.interrupt()
         elif self._task is not None:
             self._task.cancel()
@@ -171,8 +258,4 @@ class CellRunner:
             self._mark.leave()
         if self._session.busy:
             await self._session.interrupt()
-        await self._session.aclose()
-
-
-def _drop(message: Message) -> None:
-    """Takes the messages of a silent cell."""
+        await self._session.aclose(keep=restart)

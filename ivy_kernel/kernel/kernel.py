@@ -32,7 +32,10 @@ WARM_UP_DELAY_SECONDS = 0.05
 
 ANSWERED_BESIDE_A_CELL = frozenset(
     {
+        "comm_close",
         "comm_info_request",
+        "comm_msg",
+        "comm_open",
         "complete_request",
         "history_request",
         "inspect_request",
@@ -64,6 +67,8 @@ class IvyKernel(Kernel):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        for msg_type in ("comm_open", "comm_msg", "comm_close"):
+            self.shell_handlers[msg_type] = self._comm_message
         self._runner: CellRunner | None = None
         self._history = History()
         self._transformer = TransformerManager()
@@ -72,6 +77,7 @@ class IvyKernel(Kernel):
         self._cell_parent: Json | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._warm = False
+        self._counted_there = False
 
     # Start and messages ------------------------------------------------------------------------
 
@@ -105,7 +111,7 @@ class IvyKernel(Kernel):
             "language_info": self.language_info,
             "banner": self.banner,
             "help_links": self.help_links,
-            "supported_features": [],
+            "supported_features": self._runner.features if self._runner else [],
         }
 
     async def kernel_info_request(self, stream: Any, ident: Any, parent: Json) -> None:
@@ -197,13 +203,29 @@ class IvyKernel(Kernel):
                 header=parent["header"],
             )
             ident = self._shell_ident()
-            outcome = await self._cells().execute(cell, lambda text: self._ask(text, parent, ident))
+            outcome = await self._cells().execute(
+                cell, lambda text, secret: self._ask(text, secret, parent, ident)
+            )
         except BaseException as exc:  # whatever happens, the front end gets its one reply
             self.log.exception("A cell ended in a fault of the kernel")
             outcome = self._faulted(exc, silent=silent)
         finally:
             self._cell_parent = None
-        return {**outcome.reply, "execution_count": count}
+        return {**outcome.reply, "execution_count": self._numbered(count, outcome, store_history)}
+
+    def _numbered(self, count: int, outcome: Outcome, store_history: bool) -> int:
+        """The cell's number: the sandbox's own where it counts, so that ``Out[n]`` is what it says.
+
+        There, cells that ran elsewhere do not count.
+        """
+        theirs = outcome.reply.get("execution_count")
+        if isinstance(theirs, int) and store_history:
+            self._counted_there = True
+            self.execution_count = theirs
+            return theirs
+        if self._counted_there and store_history:
+            self.execution_count = count - 1
+        return count
 
     def _faulted(self, exc: BaseException, *, silent: bool) -> Outcome:
         from ivy_kernel.routes.endings import show_error
@@ -227,10 +249,12 @@ class IvyKernel(Kernel):
             )
         return self._runner
 
-    async def _ask(self, text: str, parent: Json, ident: Any) -> str:
+    async def _ask(self, text: str, secret: bool, parent: Json, ident: Any) -> str:
         from ivy_kernel.kernel.questions import ask
 
-        return await ask(self.session, self.stdin_socket, text, parent=parent, ident=ident)
+        return await ask(
+            self.session, self.stdin_socket, text, parent=parent, ident=ident, password=secret
+        )
 
     def _run_here(self, code: str, cell: Cell) -> Outcome:
         from ivy_kernel.kernel.local_shell import LocalShell
@@ -249,6 +273,55 @@ class IvyKernel(Kernel):
         finally:
             self._local_running = False
         return Outcome("succeeded" if reply["status"] == "ok" else "failed", reply)
+
+    # Widgets and the debugger --------------------------------------------------------------------
+
+    async def _comm_message(self, stream: Any, ident: Any, parent: Json) -> None:
+        """``comm_open``, ``comm_msg``, ``comm_close`` (message spec, "Custom messages").
+
+        Returns when the kernel in the sandbox is done with it, because front ends drop a widget's
+        callbacks at "idle".
+        """
+        agent = self._runner.agent if self._runner is not None else None
+        if agent is None:
+            return
+        buffers = tuple(bytes(buffer) for buffer in parent.get("buffers", ()))
+        try:
+            await agent.send_comm(
+                parent["header"], parent["content"], parent.get("metadata", {}), buffers
+            )
+        except Exception as exc:  # told by the next cell; a widget has no place for it
+            self.log.warning("A widget's message did not reach the sandbox: %s", exc)
+
+    async def comm_info_request(self, stream: Any, ident: Any, parent: Json) -> None:
+        """The comms that are open in the sandbox (message spec, "Comm info")."""
+        answer = await self._ask_sandbox("comm_info_request", parent["content"])
+        content = answer or {"status": "ok", "comms": {}}
+        self._wire.send(stream, "comm_info_reply", content, parent, ident)
+
+    async def debug_request(self, stream: Any, ident: Any, parent: Json) -> None:
+        """On the control thread: the debugger of the kernel in the sandbox."""
+        content = await self._forward_control(parent)
+        self._wire.send(stream, "debug_reply", content or {}, parent, ident)
+
+    async def usage_request(self, stream: Any, ident: Any, parent: Json) -> None:
+        """On the control thread: memory and processor of the kernel in the sandbox, or of this."""
+        content = await self._forward_control(parent)
+        if content is None:
+            await super().usage_request(stream, ident, parent)
+        else:
+            self._wire.send(stream, "usage_reply", content, parent, ident)
+
+    async def _forward_control(self, parent: Json) -> Json | None:
+        agent = self._runner.agent if self._runner is not None else None
+        if agent is None or self._loop is None:
+            return None
+        work = asyncio.run_coroutine_threadsafe(
+            agent.control(parent["header"], parent["content"]), self._loop
+        )
+        with suppress(Exception):
+            return await asyncio.wrap_future(work)
+        return None
 
     # Questions about code ----------------------------------------------------------------------
 
@@ -336,7 +409,7 @@ class IvyKernel(Kernel):
     async def _interrupt(self) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + INTERRUPT_LATE_SECONDS
-        while self._runner is None or not self._runner.busy:
+        while self._runner is None or not self._runner.interruptible:
             if loop.time() > deadline:
                 return  # nothing runs: harmless
             await asyncio.sleep(0.01)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from ivy_kernel.errors import IvyError, SandboxLostError
 from ivy_kernel.models import Cell, Json, Outcome, Sink
+from ivy_kernel.routes.pages import Pages, with_pages_shown
 from ivy_kernel.routes.plain_tool import InterruptibleCall
 from ivy_kernel.routes.route import RouteName
 from ivy_kernel.routes.tools import Probe, SandboxTools, strings_in
@@ -63,6 +64,7 @@ class NotebookRoute:
     """
 
     name: RouteName = "notebook"
+    notices_losses = False
     notice = (
         "Cells run through the platform's notebook tool: output arrives when a cell has ended, a "
         "cell may take 300 s at most, and input() and live widgets do not work."
@@ -91,8 +93,12 @@ class NotebookRoute:
 
     async def execute(self, cell: Cell, sink: Sink) -> Outcome:
         """Run one cell."""
-        call = self._tools.run(TOOL, cell.code, self._cell_timeout_seconds)
-        outcome = await self._call.show(call, cell, sink)
+        code = with_pages_shown(cell.code)
+        call = self._tools.run(TOOL, code, self._cell_timeout_seconds)
+        pages = Pages(sink)
+        outcome = await self._call.show(call, cell, pages)
+        if outcome.fate == "succeeded":
+            outcome.reply["payload"] = pages.payload
         if outcome.fate == "succeeded" and cell.user_expressions:
             outcome.reply["user_expressions"] = await self._values(cell.user_expressions)
         return outcome
@@ -150,7 +156,7 @@ class NotebookRoute:
         """Empty the namespace; modules stay imported, since the platform cannot restart it."""
         await self._tools.run(TOOL, _RESET, 30.0)
 
-    async def close(self) -> None:
+    async def close(self, *, keep: bool) -> None:
         """Nothing to let go: each cell was a call of its own."""
         self._call.stop()
 

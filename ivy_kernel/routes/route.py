@@ -22,6 +22,14 @@ class Route(Protocol):
         """What the user must know about this route, told once; empty when nothing."""
         ...
 
+    @property
+    def notices_losses(self) -> bool:
+        """Whether `execute` finds out by itself that variables are gone, before anything runs.
+
+        If not, the session calls `check` after a while without contact.
+        """
+        ...
+
     async def open(self) -> None:
         """Make ready. Runs nothing of the user's.
 
@@ -82,8 +90,14 @@ class Route(Protocol):
         """
         ...
 
-    async def close(self) -> None:
-        """Let go of the far side. Called by the session at shutdown; must be quick."""
+    async def close(self, *, keep: bool) -> None:
+        """Let go of the far side. Called by the session at shutdown; must be quick.
+
+        Parameters
+        ----------
+        keep
+            Whether the variables are left for a later process, as at a restart of the kernel.
+        """
         ...
 
     def describe(self) -> Json:

@@ -27,6 +27,7 @@ class ScriptRoute:
     """
 
     name: RouteName = "script"
+    notices_losses = False
     notice = (
         "This sandbox offers only scripts: each cell runs in a Python process of its own, so "
         "variables and imports do not persist from cell to cell (files do), magics do not work, "
@@ -71,7 +72,7 @@ class ScriptRoute:
     async def restart(self) -> None:
         """Nothing to do: each cell has a fresh namespace anyway."""
 
-    async def close(self) -> None:
+    async def close(self, *, keep: bool) -> None:
         """Nothing to let go: each cell was a call of its own."""
         self._call.stop()
 

@@ -71,6 +71,7 @@ class SandboxTools:
     chat_id: str
     code_fields: dict[str, str]
     found_fields: dict[str, str] = field(default_factory=dict)
+    _probing: set[str] = field(default_factory=set)
 
     async def run(
         self, tool: str, code: str, timeout_seconds: float, *, retry: bool = True
@@ -82,6 +83,20 @@ class SandboxTools:
         IvyError
             As `IvyClient.run_tool`.
         """
+        try:
+            return await self._run(tool, code, timeout_seconds, retry=retry)
+        except BadRequestError:
+            # Refused unread, so nothing ran. Perhaps the code was in a field it does not know.
+            if tool in self.found_fields or tool in self._probing:
+                raise
+        self._probing.add(tool)
+        try:
+            await self.probe(tool)
+        finally:
+            self._probing.discard(tool)
+        return await self._run(tool, code, timeout_seconds, retry=retry)
+
+    async def _run(self, tool: str, code: str, timeout_seconds: float, *, retry: bool) -> object:
         name = self.found_fields.get(tool) or self.code_fields.get(tool, "code")
         result: object = await self.client.run_tool(
             self.chat_id, tool, {name: code}, timeout_seconds=timeout_seconds, retry=retry

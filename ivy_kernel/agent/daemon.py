@@ -1,0 +1,270 @@
+"""The loop: the private socket, its connections, signals and lifetimes."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import selectors
+import shutil
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from .service import Connection, Service
+from .wire import REQUEST_LIMIT_BYTES
+
+READ_BYTES = 1 << 18
+LONGEST_TURN_SECONDS = 0.5
+UNCONFIRMED_SECONDS = 60.0
+IDLE_LIFETIME_SECONDS = 45 * 60.0
+BUSY_LIFETIME_SECONDS = 24 * 3600.0
+CONTACTS_OF_A_START = 1
+"""The call that starts an agent speaks to it once; a second request confirms the start."""
+
+
+class ClientConnection(Connection):
+    """One connection: a request with its length before it, then one answer, then the end."""
+
+    def __init__(self, stream: socket.socket, selector: selectors.BaseSelector) -> None:
+        self.stream = stream
+        self._selector = selector
+        self.is_answered = False
+        self.is_closed = False
+        self._incoming = bytearray()
+        self._outgoing = b""
+
+    def read(self) -> bytes | None:
+        """The request once it is whole, ``None`` before; closes itself when none can come."""
+        try:
+            data = self.stream.recv(READ_BYTES)
+        except BlockingIOError:
+            return None
+        except OSError:
+            data = b""
+        if not data:
+            self.close()
+            return None
+        self._incoming += data
+        length, newline, _ = bytes(self._incoming[:16]).partition(b"\n")
+        if not newline:
+            return None
+        if not length.isdigit() or int(length) > REQUEST_LIMIT_BYTES:
+            self.close()
+            return None
+        start = len(length) + 1
+        if len(self._incoming) < start + int(length):
+            return None
+        payload = bytes(self._incoming[start : start + int(length)])
+        self._incoming.clear()
+        return payload
+
+    def answer(self, frame: bytes) -> bool:
+        """Send the answer, as much as goes at once; false when the other side is gone."""
+        self.is_answered = True
+        self._outgoing = frame
+        self.write()
+        return not self.is_closed or not self._outgoing
+
+    def write(self) -> None:
+        """Send on; closes itself when everything is sent, or nobody is there."""
+        try:
+            while self._outgoing:
+                sent = self.stream.send(self._outgoing[:READ_BYTES])
+                self._outgoing = self._outgoing[sent:]
+        except BlockingIOError:
+            return
+        except OSError:
+            pass  # the other side is gone, which _outgoing tells
+        self.close()
+
+    @property
+    def wants_to_write(self) -> bool:
+        """Whether part of the answer is not sent yet."""
+        return bool(self._outgoing) and not self.is_closed
+
+    def close(self) -> None:
+        """Close the socket, once; stop watching it before its number is used again."""
+        if not self.is_closed:
+            self.is_closed = True
+            self._selector.unregister(self.stream)
+            self.stream.close()
+
+
+class Daemon:
+    """Serves one private directory until it is told to end, or nobody comes any more.
+
+    Parameters
+    ----------
+    directory
+        The private directory, whose lock this process holds.
+    options
+        As for :class:`Service`, and ``idle_lifetime_seconds``.
+    """
+
+    def __init__(self, directory: str, options: dict[str, Any]) -> None:
+        self._directory = directory
+        self._idle_lifetime = float(options.get("idle_lifetime_seconds", IDLE_LIFETIME_SECONDS))
+        self._unconfirmed = float(options.get("unconfirmed_seconds", UNCONFIRMED_SECONDS))
+        self._service = Service(directory, options, time.monotonic)
+        self._selector = selectors.DefaultSelector()
+        self._connections: set[ClientConnection] = set()
+        self._kernel_files: set[int] = set()
+        self._is_terminated = False
+
+    def run(self) -> None:
+        """Serve; at the end no process and no file of ours is left."""
+        self._catch_signals()
+        listener = self._listen()
+        try:
+            while not self._should_end():
+                self._turn()
+        finally:
+            listener.close()
+            self._service.stop(time.sleep)
+            for connection in self._connections:
+                if connection.wants_to_write:
+                    connection.stream.settimeout(1)
+                    connection.write()
+            remove_directory(self._directory)
+
+    def _listen(self) -> socket.socket:
+        path = Path(self._directory, "s")
+        if path.exists():
+            path.unlink()
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(str(path))
+        path.chmod(0o600)
+        listener.listen(64)
+        listener.setblocking(False)
+        self._selector.register(listener, selectors.EVENT_READ, self._accept)
+        return listener
+
+    def _catch_signals(self) -> None:
+        """Let a signal wake the loop: a kernel's death is noticed at once, SIGTERM ends us."""
+        reader, writer = os.pipe()
+        os.set_blocking(reader, False)
+        os.set_blocking(writer, False)
+        signal.set_wakeup_fd(writer)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, self._terminate)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        self._selector.register(reader, selectors.EVENT_READ, lambda _: os.read(reader, 512))
+
+    def _terminate(self, *_: object) -> None:
+        self._is_terminated = True
+
+    def _should_end(self) -> bool:
+        service = self._service
+        if self._is_terminated or service.is_stopping:
+            return not any(connection.wants_to_write for connection in self._connections)
+        silence = time.monotonic() - service.last_contact
+        if service.contacts <= CONTACTS_OF_A_START:
+            return silence > self._unconfirmed
+        if any(not connection.is_answered for connection in self._connections):
+            return False
+        return silence > (BUSY_LIFETIME_SECONDS if service.is_busy else self._idle_lifetime)
+
+    def _turn(self) -> None:
+        next_time = self._service.next_time()
+        pause = LONGEST_TURN_SECONDS
+        if next_time is not None:
+            pause = min(pause, max(0.0, next_time - time.monotonic()))
+        for key, _ in self._selector.select(pause):
+            if key.data is not None:
+                key.data(key.fileobj)
+        self._service.tick()
+        self._watch_kernel()
+        for connection in list(self._connections):
+            self._watch(connection)
+
+    def _watch_kernel(self) -> None:
+        files = set(self._service.keeper.file_descriptors())
+        for file in self._kernel_files - files:
+            self._forget(file)
+        for file in files - self._kernel_files:
+            self._forget(file)
+            self._selector.register(file, selectors.EVENT_READ, None)
+        self._kernel_files = files
+
+    def _forget(self, file: int) -> None:
+        try:
+            self._selector.unregister(file)
+        except (KeyError, ValueError):
+            return  # closed already, or never watched
+
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            stream, _ = listener.accept()
+        except OSError:
+            return
+        stream.setblocking(False)
+        connection = ClientConnection(stream, self._selector)
+        self._connections.add(connection)
+        self._selector.register(stream, selectors.EVENT_READ, lambda _: self._serve(connection))
+
+    def _serve(self, connection: ClientConnection) -> None:
+        if connection.wants_to_write:
+            connection.write()
+            return
+        payload = connection.read()
+        if connection.is_closed:
+            self._service.drop(connection)
+        elif payload is not None and not connection.is_answered:
+            self._service.handle(connection, payload)
+
+    def _watch(self, connection: ClientConnection) -> None:
+        """Wait for the right thing: a close while it is parked, room while an answer is sent."""
+        if connection.is_closed:
+            self._connections.discard(connection)
+        elif connection.wants_to_write:
+            self._selector.modify(
+                connection.stream, selectors.EVENT_WRITE, lambda _: self._serve(connection)
+            )
+
+
+def lock_directory(directory: str) -> int | None:
+    """Take the directory's lock for as long as the descriptor is open; ``None`` if it is taken."""
+    descriptor = os.open(f"{directory}/lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            return None
+        raise
+    return descriptor
+
+
+def remove_directory(directory: str) -> None:
+    """Remove what is ours, unless somebody is just starting the next agent there."""
+    Path(directory, "s").unlink()
+    descriptor = os.open(f"{directory}/start.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(directory, ignore_errors=True)
+    except OSError:
+        return  # a start is under way, and will want the directory
+    finally:
+        os.close(descriptor)
+
+
+def serve(directory: str, options: dict[str, Any]) -> None:
+    """Go into the background and serve, unless another agent serves this directory already."""
+    if os.fork():
+        os._exit(0)
+    os.umask(0o077)
+    lock = lock_directory(directory)
+    if lock is None:
+        os._exit(0)
+    log = os.open(f"{directory}/agent.log", os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    umask = int(options.get("umask", 0o022))
+    daemon = Daemon(directory, options)
+    os.umask(umask)
+    daemon.run()

@@ -1,0 +1,145 @@
+"""What the daemon asks of a kernel process, whichever kind it is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    MessageHandler = Callable[[str, bytes, bytes, bytes, bytes, Sequence[Any]], None]
+    """Takes channel, header, parent header, metadata and content (JSON bytes) and the buffers."""
+
+TAIL_BYTES = 2000
+
+
+class Kernel:
+    """A kernel process and our connection to it.
+
+    Parameters
+    ----------
+    directory
+        The agent's private directory.
+    working_directory
+        Where cells run.
+    generation
+        How many kernels there have been in this agent, this one included.
+    on_message
+        Called with every message that the kernel sends.
+    on_ready
+        Called once, when the kernel can take requests, with what is known about it.
+    """
+
+    kind = ""
+
+    def __init__(
+        self,
+        directory: str,
+        working_directory: str,
+        generation: int,
+        on_message: MessageHandler,
+        on_ready: Callable[[dict[str, Any]], None],
+    ) -> None:
+        self.directory = directory
+        self.working_directory = working_directory
+        self.generation = generation
+        self.on_message = on_message
+        self.on_ready = on_ready
+        self.process: subprocess.Popen[bytes] | None = None
+        self.threads_at_start = 0
+        self._log_path = Path(directory) / "kernel.log"
+
+    def start(self) -> None:
+        """Start the process and connect to it. Called by the service once per kernel."""
+        raise NotImplementedError
+
+    def file_descriptors(self) -> list[int]:
+        """What the daemon's loop should watch for reading."""
+        raise NotImplementedError
+
+    def send(self, channel: str, parts: Sequence[bytes], buffers: Sequence[bytes]) -> None:
+        """Send a message: header, parent header, metadata, content as JSON bytes, and buffers."""
+        raise NotImplementedError
+
+    def receive(self, now: float) -> bool:
+        """Hand on what the kernel has sent; whether there was anything."""
+        raise NotImplementedError
+
+    def next_time(self) -> float | None:
+        """When :meth:`receive` should be called although nothing has come."""
+        raise NotImplementedError
+
+    def ask_to_stop(self) -> None:
+        """Ask the kernel to end by itself; the service kills it when it takes too long."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close our end of the connection."""
+        raise NotImplementedError
+
+    def launch(self, arguments: list[str], pass_fds: Sequence[int] = ()) -> None:
+        """Start the process in a session of its own, so that a signal reaches its children too."""
+        environment = dict(os.environ, JPY_PARENT_PID=str(os.getpid()))
+        environment.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
+        with self._log_path.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.working_directory or None,
+                env=environment,
+                pass_fds=pass_fds,
+                start_new_session=True,
+            )
+
+    def exit_code(self) -> int | None:
+        """The process's exit code, negative for a signal, or ``None`` while it lives."""
+        return self.process.poll() if self.process else None
+
+    def signal(self, number: int) -> None:
+        """Signal the kernel's process group."""
+        if self.process is None:
+            return
+        try:
+            os.killpg(self.process.pid, number)
+        except OSError:
+            return  # it has ended by itself
+
+    def interrupt(self) -> None:
+        """Do what Ctrl-C does in a terminal."""
+        self.signal(signal.SIGINT)
+
+    def kill(self) -> None:
+        """End the process group at once."""
+        self.signal(signal.SIGKILL)
+        if self.process is not None:
+            self.process.wait()
+
+    def more_threads(self) -> int:
+        """How many threads it has beyond those it started with; 0 where that is unknown."""
+        return max(0, self.count_threads() - self.threads_at_start)
+
+    def count_threads(self) -> int:
+        """How many threads the process has; 0 where that is unknown."""
+        if self.process is None:
+            return 0
+        try:
+            return sum(1 for _ in Path(f"/proc/{self.process.pid}/task").iterdir())
+        except OSError:
+            return 0
+
+    def last_words(self) -> str:
+        """The end of what the process wrote to its log, for the report of its death."""
+        try:
+            with self._log_path.open("rb") as log:
+                log.seek(0, os.SEEK_END)
+                log.seek(max(0, log.tell() - TAIL_BYTES))
+                return log.read().decode("utf-8", "replace")
+        except OSError:
+            return ""

@@ -1,0 +1,126 @@
+"""Rich representations, and the functions that show things: a small display API."""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from .wiring import Wiring
+
+REPR_METHODS = (
+    ("text/html", "_repr_html_"),
+    ("text/markdown", "_repr_markdown_"),
+    ("image/svg+xml", "_repr_svg_"),
+    ("image/png", "_repr_png_"),
+    ("image/jpeg", "_repr_jpeg_"),
+    ("text/latex", "_repr_latex_"),
+    ("application/json", "_repr_json_"),
+    ("application/javascript", "_repr_javascript_"),
+    ("application/pdf", "_repr_pdf_"),
+)
+
+
+def encoded(value: Any) -> Any:
+    """Bytes as base64 text, as messages want them; anything else as it is."""
+    return base64.b64encode(value).decode("ascii") if isinstance(value, bytes) else value
+
+
+def mime_bundle(value: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """An object's MIME bundle and its metadata, by the methods that IPython also asks.
+
+    A representation that raises is left out; the plain text stays.
+    """
+    data: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
+    if not isinstance(value, type):
+        bundle = _call(getattr(value, "_repr_mimebundle_", None), include=None, exclude=None)
+        if bundle is not None:
+            data, metadata = _with_metadata(bundle, data, metadata)
+        for mime_type, name in REPR_METHODS:
+            if mime_type in data:
+                continue
+            representation = _call(getattr(value, name, None))
+            if isinstance(representation, tuple):
+                representation, metadata[mime_type] = representation
+            if representation is not None:
+                data[mime_type] = representation
+    if "text/plain" not in data:
+        data["text/plain"] = _plain(value)
+    return {mime_type: encoded(item) for mime_type, item in data.items()}, metadata
+
+
+def _with_metadata(
+    bundle: Any, data: dict[str, Any], metadata: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    if isinstance(bundle, tuple):
+        return dict(bundle[0]), dict(bundle[1])
+    return (dict(bundle), metadata) if isinstance(bundle, dict) else (data, metadata)
+
+
+def _call(method: Callable[..., Any] | None, **arguments: Any) -> Any:
+    if not callable(method):
+        return None
+    try:
+        return method(**arguments)
+    except Exception:  # a user's broken method costs one representation, no more
+        return None
+
+
+def _plain(value: Any) -> str:
+    try:
+        return repr(value)
+    except Exception as error:  # as above
+        return f"<{type(value).__name__}: repr() raised {type(error).__name__}>"
+
+
+class DisplayHandle:
+    """What ``display(…, display_id=True)`` returns."""
+
+    def __init__(self, display: Display, display_id: str) -> None:
+        self._display = display
+        self.display_id = display_id
+
+    def display(self, value: Any) -> None:
+        """Show an object once more under this id."""
+        self._display.display(value, display_id=self.display_id)
+
+    def update(self, value: Any) -> None:
+        """Replace what is shown under this id."""
+        self._display.update_display(value, display_id=self.display_id)
+
+
+class Display:
+    """The functions that a cell finds as ``display``, ``update_display`` and ``clear_output``."""
+
+    def __init__(self, wiring: Wiring, flush: Callable[[], None]) -> None:
+        self._wiring = wiring
+        self._flush = flush
+
+    def display(
+        self,
+        *values: Any,
+        display_id: str | bool | None = None,
+        raw: bool = False,
+        metadata: dict[str, Any] | None = None,
+        update: bool = False,
+    ) -> DisplayHandle | None:
+        """Show objects; ``raw`` means that they are MIME bundles already."""
+        identity = uuid.uuid4().hex if display_id is True else display_id or None
+        for value in values:
+            data, found = (value, {}) if raw else mime_bundle(value)
+            content: dict[str, Any] = {"data": data, "metadata": metadata or found}
+            content["transient"] = {"display_id": identity} if identity else {}
+            self._flush()
+            self._wiring.publish("update_display_data" if update else "display_data", content)
+        return DisplayHandle(self, str(identity)) if identity else None
+
+    def update_display(self, value: Any, *, display_id: str, **options: Any) -> None:
+        """Replace what is shown under an id."""
+        self.display(value, display_id=display_id, update=True, **options)
+
+    def clear_output(self, wait: bool = False) -> None:
+        """Clear the cell's output, at once or when the next output comes."""
+        self._flush()
+        self._wiring.publish("clear_output", {"wait": bool(wait)})

@@ -1,0 +1,45 @@
+"""matplotlib's figures: a backend that shows them as pictures in the cell.
+
+Named to matplotlib by ``MPLBACKEND=module://…``, and imported by it, when a cell imports pyplot.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Publish = Callable[[dict[str, Any]], None]
+
+_publishers: list[Publish] = []
+
+
+def __getattr__(name: str) -> Any:
+    """The canvas class that matplotlib asks a backend for; it is the one of Agg."""
+    if name == "FigureCanvas":
+        return importlib.import_module("matplotlib.backends.backend_agg").FigureCanvasAgg
+    raise AttributeError(name)
+
+
+def show(*_: Any, **__: Any) -> None:
+    """What ``plt.show()`` does: publish every open figure, then close it."""
+    pyplot = sys.modules.get("matplotlib.pyplot")
+    if pyplot is None or not _publishers:
+        return
+    for number in pyplot.get_fignums():
+        figure = pyplot.figure(number)
+        picture = io.BytesIO()
+        figure.savefig(picture, format="png", bbox_inches="tight")
+        size = "x".join(str(int(x * figure.dpi)) for x in figure.get_size_inches())
+        plain = f"<Figure size {size} with {len(figure.axes)} Axes>"
+        _publishers[-1]({"image/png": picture.getvalue(), "text/plain": plain})
+    pyplot.close("all")
+
+
+def show_through(publish: Publish) -> None:
+    """Where figures go from now on. Called by the shell once."""
+    _publishers.append(publish)

@@ -1,0 +1,160 @@
+"""The first call's program: finds a living agent, else unpacks and starts one.
+
+It stands alone, because it runs before there is anything to import from. Every step is taken under
+one lock in the private directory, so that two starts at once end up with one agent. It carries no
+cell: whether what it starts outlives this call, and whether its directory is there for the next
+one, is only known after a second call.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+LONGEST_PATH = 80
+"""Unix socket addresses are limited to 104 or 108 bytes, file names in the directory included."""
+
+START_SECONDS = 20.0
+ANSWER_SECONDS = 20.0
+
+
+def candidate_bases(wanted: list[str], excluded: list[str]) -> list[str]:
+    """The directories to try as a place for the private one, best first."""
+    standard = [
+        os.environ.get("XDG_RUNTIME_DIR", ""),
+        "/tmp",  # noqa: S108 - the directory made in it is private and checked for its owner
+        os.environ.get("HOME", ""),
+        str(Path.cwd()),
+        "/dev/shm",  # noqa: S108 - as above
+    ]
+    bases = []
+    for base in wanted or standard:
+        if base and base not in bases and base not in excluded and Path(base).is_dir():
+            bases.append(base)
+    return bases
+
+
+def is_private(directory: str) -> bool:
+    """Whether it is a real directory of our own that nobody else can enter."""
+    state = os.lstat(directory)
+    return stat.S_ISDIR(state.st_mode) and state.st_uid == os.getuid() and not state.st_mode & 0o077
+
+
+def ask(directory: str, request: bytes) -> str:
+    """One request to the agent that serves a directory; its framed answer."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream:
+        stream.settimeout(ANSWER_SECONDS)
+        stream.connect(directory + "/s")
+        stream.sendall(b"%d\n%s" % (len(request), request))
+        parts = []
+        while True:
+            data = stream.recv(1 << 20)
+            if not data:
+                break
+            parts.append(data)
+    if not parts:
+        raise ConnectionResetError("the agent closed the connection")
+    return b"".join(parts).decode("ascii")
+
+
+def find(directories: list[str], request: bytes) -> tuple[str, str] | None:
+    """The directory and the answer of an agent that lives."""
+    for directory in directories:
+        try:
+            if is_private(directory):
+                return directory, ask(directory, request)
+        except OSError:
+            continue
+    return None
+
+
+def prepare(directory: str) -> None:
+    """Make the private directory and see that sockets can be made in it."""
+    Path(directory).mkdir(0o700, exist_ok=True)
+    if not is_private(directory):
+        raise PermissionError("not a private directory of this user")
+    probe = Path(directory, "probe")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream:
+        stream.bind(str(probe))
+    probe.unlink()
+
+
+def launch(directory: str, parameters: dict[str, Any], code: bytes) -> None:
+    """Write the agent's code down and start it, detached from this call."""
+    archive = directory + "/agent.zip"
+    unfinished = Path(f"{archive}.{os.getpid()}")
+    unfinished.write_bytes(code)
+    unfinished.replace(archive)
+    options = dict(parameters["options"])
+    options.setdefault("working_directory", str(Path.cwd()))
+    flags = (["-I"] if sys.flags.isolated else []) + (["-S"] if sys.flags.no_site else [])
+    subprocess.Popen(
+        [sys.executable or "python3", *flags, archive, "serve", directory, json.dumps(options)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=dict(os.environ, **parameters.get("environment", {})),
+        close_fds=True,
+        start_new_session=True,
+    ).wait()
+
+
+def start(directory: str, parameters: dict[str, Any], code: bytes) -> tuple[str, str]:
+    """Start an agent in a directory, unless one has come up meanwhile; how, and its answer."""
+    request = parameters["request"].encode("ascii")
+    prepare(directory)
+    lock = os.open(directory + "/start.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            return "found", ask(directory, request)
+        except OSError:
+            launch(directory, parameters, code)
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                return "started", ask(directory, request)
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+    finally:
+        os.close(lock)
+
+
+def run(parameters: dict[str, Any], code: bytes) -> str:
+    """What the call is to print: where the agent is and its answer, or why there is none."""
+    request = parameters["request"].encode("ascii")
+    bases = candidate_bases(parameters.get("directories", []), parameters.get("excluded", []))
+    name = f".ivy-{os.getuid()}-{parameters['key']}"
+    places = {str(Path(base, name)): base for base in bases}
+    reasons = [path + ": path too long" for path in places if len(path) > LONGEST_PATH]
+    directories = [path for path in places if len(path) <= LONGEST_PATH]
+    found = find(directories, request)
+    if found is not None:
+        place = {"directory": found[0], "base": places[found[0]], "how": "found"}
+        return "@" + json.dumps(place) + "\n" + found[1]
+    for directory in directories:
+        try:
+            how, answer = start(directory, parameters, code)
+        except OSError as error:
+            reasons.append(f"{directory}: {error}")
+            continue
+        place = {"directory": directory, "base": places[directory], "how": how}
+        return "@" + json.dumps(place) + "\n" + answer
+    return "!0 " + ("; ".join(reasons) or "no directory to work in").replace("\n", " ")
+
+
+def main(parameters: dict[str, Any], code: bytes) -> None:
+    """Print the outcome between this call's marks; ``code`` is the archive that this came in."""
+    mark = parameters["call_id"]
+    text = run(parameters, code)
+    print(f"\nIVY-BEGIN-{mark}\n{text}\nIVY-END-{mark}", flush=True)  # noqa: T201 - it is the answer

@@ -1,0 +1,50 @@
+"""The agent route: a real kernel in the sandbox, behind capped request/response tool calls.
+
+::
+
+    route.py      AgentRoute: what a session asks of it
+    ladder.py     finds out how an agent can live in a sandbox
+    link.py       keeps polls in flight: once, in order, soon
+    pacing.py     when to poll, and for how long (pure)
+    retrying.py   which failed calls are made again (pure)
+    outbox.py     numbered submissions until they are acknowledged
+    inbox.py      slices of the log, put together and cut into messages
+    docket.py     which message belongs to which request; the kernel's life
+    pending.py    one request on its way
+    exchange.py   one request to the agent by one tool call
+    frames.py     the agent's answer, found in a tool's result
+    programs.py   the code that travels with each call
+    payload.py    the agent as an archive
+    events.py     what is told beside messages
+"""
+
+from ivy_kernel.routes.agent.events import (
+    AgentLost,
+    AgentOpened,
+    Event,
+    KernelDied,
+    KernelReady,
+    OutputDropped,
+    ReachableAgain,
+    Unreachable,
+)
+from ivy_kernel.routes.agent.exchange import ToolCall
+from ivy_kernel.routes.agent.ladder import RUNGS, Rung
+from ivy_kernel.routes.agent.link import TakenOverError
+from ivy_kernel.routes.agent.route import AgentRoute
+
+__all__ = [
+    "RUNGS",
+    "AgentLost",
+    "AgentOpened",
+    "AgentRoute",
+    "Event",
+    "KernelDied",
+    "KernelReady",
+    "OutputDropped",
+    "ReachableAgain",
+    "Rung",
+    "TakenOverError",
+    "ToolCall",
+    "Unreachable",
+]

@@ -1,0 +1,210 @@
+"""Our requests by message id, and what we know of the kernel that works on them."""
+
+from __future__ import annotations
+
+import signal
+from collections import deque
+from collections.abc import Callable
+
+from ivy_kernel.errors import SandboxError, SandboxLostError
+from ivy_kernel.models import Fate, Json, Message
+from ivy_kernel.routes.agent.events import Event, KernelDied, KernelReady, OutputDropped
+from ivy_kernel.routes.agent.inbox import to_message
+from ivy_kernel.routes.agent.pending import EndedError, Pending
+
+OWN_TYPES = ("status", "execute_input")
+"""What a front end hears from its own kernel about requests of ours."""
+
+FINISHED_KEPT = 256
+
+
+def death_in_words(exit_code: int) -> str:
+    """Why a kernel that ended with this code is gone, as far as the code tells."""
+    if exit_code == -signal.SIGKILL:
+        return "its Python was killed, most often because the memory ran out"
+    if exit_code < 0:
+        try:
+            name = signal.Signals(-exit_code).name
+        except ValueError:
+            name = f"signal {-exit_code}"
+        return f"its Python crashed ({name})"
+    return f"its Python ended by itself with exit code {exit_code}"
+
+
+class Docket:
+    """Gives each message of the kernel to the request that it belongs to.
+
+    Parameters
+    ----------
+    on_background
+        Takes messages whose parent is no request of ours that is under way.
+    on_event
+        Takes events.
+    """
+
+    def __init__(
+        self, on_background: Callable[[Message], None], on_event: Callable[[Event], None]
+    ) -> None:
+        self.generation = 1
+        self.expected_generation = 0
+        self.kernel: KernelReady | None = None
+        self.dropped_messages = 0
+        self._on_background = on_background
+        self._on_event = on_event
+        self._pending: dict[str, Pending] = {}
+        self._notice: SandboxLostError | None = None
+        self._finished: deque[str] = deque(maxlen=FINISHED_KEPT)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether anything of ours has been submitted and is under way."""
+        return any(pending.submission is not None for pending in self._pending.values())
+
+    @property
+    def is_expecting(self) -> bool:
+        """Whether a kernel of a later generation is awaited."""
+        ready = self.kernel.generation if self.kernel else 0
+        return ready < self.expected_generation
+
+    def add(self, pending: Pending) -> None:
+        """A request is about to be submitted."""
+        self._pending[pending.message_id] = pending
+
+    def remove(self, pending: Pending) -> None:
+        """Nobody waits for this request any more."""
+        if self._pending.get(pending.message_id) is pending:
+            del self._pending[pending.message_id]
+            self._finished.append(pending.message_id)
+
+    def get(self, message_id: str) -> Pending | None:
+        """The request with this id, while it is under way."""
+        return self._pending.get(message_id)
+
+    def take_notice(self) -> SandboxLostError | None:
+        """What the user must hear before the next cell runs; told once."""
+        notice, self._notice = self._notice, None
+        return notice
+
+    def end_all(self, cause: Exception) -> bool:
+        """End every request, for one cause; whether a cell that may have run is told so."""
+        is_told = False
+        is_loss = isinstance(cause, SandboxLostError)
+        for pending in list(self._pending.values()):
+            is_told = is_told or (pending.is_cell and not pending.has_not_run)
+            pending.end(
+                EndedError("lost" if is_loss else "unknown", cause, has_not_run=pending.has_not_run)
+            )
+        self._pending.clear()
+        return is_told
+
+    def on_silence(self) -> None:
+        """The kernel has nothing under way: what still waits for it would wait for ever."""
+        for pending in list(self._pending.values()):
+            if pending.submission is not None:
+                self._on_unanswered(pending.message_id)
+
+    def on_record(self, record: Json) -> None:
+        """Take one record of the agent's log."""
+        if record.get("c") == "agent":
+            self._on_agent_event(record["d"])
+            return
+        message = to_message(record)
+        if message is not None:
+            self._on_message(message)
+
+    def _on_message(self, message: Message) -> None:
+        parent_id = str((message.parent_header or {}).get("msg_id", ""))
+        pending = self._pending.get(parent_id)
+        if pending is None:
+            is_late = parent_id == "" or parent_id in self._finished
+            if message.msg_type not in OWN_TYPES or not is_late:
+                self._on_background(message)
+            return
+        if message.channel in ("shell", "control"):
+            pending.replied(message)
+        elif message.msg_type == "status":
+            if message.content.get("execution_state") == "idle":
+                pending.idle()
+        elif pending.sink is None:
+            self._on_background(message)
+        elif message.msg_type not in OWN_TYPES:
+            pending.sink(message)
+        if pending.is_done:
+            self.remove(pending)
+
+    def _on_agent_event(self, event: Json) -> None:
+        name = event.get("event")
+        generation = int(event.get("generation", 0))
+        if name == "ready":
+            self._on_ready(event, generation)
+        elif name == "died":
+            self._on_died(event, generation)
+        elif name == "restarted":
+            self.generation = max(self.generation, generation + 1)
+            self._notice = None
+            cause = SandboxLostError("The variables are gone, because the kernel was restarted.")
+            self._lose(event.get("lost", []), cause)
+        elif name == "refused":
+            self._on_refused(str(event.get("id")))
+        elif name == "unanswered":
+            self._on_unanswered(str(event.get("id")))
+        elif name == "dropped":
+            messages, size_bytes = int(event.get("messages", 0)), int(event.get("bytes", 0))
+            self.dropped_messages += messages
+            self._on_event(OutputDropped(messages, size_bytes))
+
+    def _on_ready(self, event: Json, generation: int) -> None:
+        self.kernel = KernelReady(
+            kind=str(event.get("kind", "")),
+            generation=generation,
+            python_version=str(event.get("python", "")),
+            working_directory=str(event.get("working_directory", "")),
+            features=tuple(str(feature) for feature in event.get("features") or ()),
+        )
+        self._on_event(self.kernel)
+
+    def _on_died(self, event: Json, generation: int) -> None:
+        self.generation = max(self.generation, generation + 1)
+        exit_code = int(event.get("code", 0))
+        cause = SandboxLostError(
+            f"The variables are gone, because {death_in_words(exit_code)} in the sandbox. "
+            "A new one has been started; run the cells that the next ones need again."
+        )
+        is_told = self._lose(event.get("lost", []), cause)
+        if event.get("never_ready"):
+            is_told = True  # there were no variables yet
+        if not is_told:
+            self._notice = cause
+        self._on_event(KernelDied(str(cause), exit_code, str(event.get("words", "")), is_told))
+
+    def _on_refused(self, message_id: str) -> None:
+        """The agent did not hand a request on, because it was meant for a kernel that is gone."""
+        pending = self._pending.get(message_id)
+        if pending is None:
+            return
+        cause = self.take_notice() if pending.is_cell else self._notice
+        cause = cause or SandboxLostError(
+            "The variables are gone, because the kernel was replaced."
+        )
+        pending.end(EndedError("lost", cause, has_not_run=True))
+        self.remove(pending)
+
+    def _on_unanswered(self, message_id: str) -> None:
+        pending = self._pending.get(message_id)
+        if pending is None:
+            return
+        words = "The sandbox's kernel was done with this and did not say how it ended."
+        fate: Fate = "interrupted" if pending.was_interrupted else "unknown"
+        pending.end(EndedError(fate, SandboxError(words)))
+        self.remove(pending)
+
+    def _lose(self, message_ids: list[str], cause: SandboxLostError) -> bool:
+        """End what a dead kernel was working on; whether a cell of ours was among it."""
+        is_told = False
+        for message_id in message_ids:
+            pending = self._pending.get(str(message_id))
+            if pending is not None:
+                is_told = is_told or pending.is_cell
+                pending.end(EndedError("lost", cause))
+                self.remove(pending)
+        return is_told

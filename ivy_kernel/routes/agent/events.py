@@ -1,0 +1,126 @@
+"""What the route tells beside messages: one small class each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class AgentOpened:
+    """An agent has been found or started, and verified by a second call.
+
+    Parameters
+    ----------
+    is_found
+        It was living already: variables of an earlier session are still there.
+    running
+        Message ids of requests that its kernel was still working on.
+    """
+
+    is_found: bool
+    running: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KernelReady:
+    """The sandbox's kernel can take cells.
+
+    Parameters
+    ----------
+    kind
+        ``ipykernel`` or ``built-in shell``.
+    generation
+        1 for the agent's first kernel; each restart and each death adds one.
+    python_version
+        Of the sandbox's Python.
+    working_directory
+        Where cells run.
+    features
+        The kernel's ``supported_features``: ``debugger``, ``kernel subshells``.
+    """
+
+    kind: str
+    generation: int
+    python_version: str
+    working_directory: str
+    features: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KernelDied:
+    """The sandbox's Python has ended by itself; the next one starts with nothing in it.
+
+    Parameters
+    ----------
+    words
+        One sentence for the user.
+    exit_code
+        Negative for a signal.
+    log
+        The end of what it wrote.
+    is_told
+        A cell that was running has reported it; otherwise the next cell will.
+    """
+
+    words: str
+    exit_code: int
+    log: str
+    is_told: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AgentLost:
+    """The agent, and the variables in its kernel, are gone.
+
+    Parameters
+    ----------
+    words
+        One sentence for the user.
+    """
+
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class OutputDropped:
+    """Output was dropped in the sandbox because it was not fetched in time.
+
+    Parameters
+    ----------
+    message_count
+        How many messages.
+    size_bytes
+        How large they were together.
+    """
+
+    message_count: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unreachable:
+    """Calls have been failing for some seconds; they go on being made.
+
+    Parameters
+    ----------
+    error
+        The last failure.
+    """
+
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class ReachableAgain:
+    """Calls get through again after :class:`Unreachable`."""
+
+
+Event = (
+    AgentOpened
+    | KernelReady
+    | KernelDied
+    | AgentLost
+    | OutputDropped
+    | Unreachable
+    | ReachableAgain
+)

@@ -1,0 +1,129 @@
+"""When to poll, how long each poll may wait, and how soon it is to be answered. Pure."""
+
+from __future__ import annotations
+
+from ivy_kernel.errors import RateLimitedError
+
+UNPROBED_WAIT_SECONDS = 1.0
+"""The longest wait while it is unknown whether calls may overlap, or known that they may not: an
+interrupt would have to queue behind it."""
+
+FIRST_GRACE_SECONDS = 0.02
+LONGEST_GRACE_SECONDS = 0.25
+GRACE_GROWTH = 1.2
+HEDGE_SECONDS = 1.0
+IDLE_DELAY_SECONDS = 0.3
+RATE_LIMITED_GRACE_SECONDS = 1.0
+RATE_LIMITED_FOR_SECONDS = 60.0
+BACKGROUND_FOR_SECONDS = 60.0
+FULL_WAITS_BEFORE_LONGER = 10
+
+
+class Pacing:
+    """Learns from the answers what this sandbox bears.
+
+    Parameters
+    ----------
+    wait_seconds
+        The longest wait of a poll; below what proxies and tools allow.
+    idle_poll_seconds
+        How long after the last activity something that can speak (widgets, threads) is listened
+        to. 0 never listens between cells.
+    may_overlap
+        Whether calls may run at the same time; ``None`` until it is found out.
+    """
+
+    def __init__(
+        self,
+        *,
+        wait_seconds: float = 25.0,
+        idle_poll_seconds: float = 300.0,
+        may_overlap: bool | None = None,
+    ) -> None:
+        self.may_overlap = may_overlap
+        self.wait_limit_seconds = wait_seconds
+        self.grace_seconds = FIRST_GRACE_SECONDS
+        self._longest_wait_seconds = wait_seconds
+        self._idle_poll_seconds = idle_poll_seconds
+        self._active_since = 0.0
+        self._last_activity = 0.0
+        self._last_background = float("-inf")
+        self._rate_limited_until = float("-inf")
+        self._is_chatting = False
+        self._can_speak = False
+        self._full_waits = 0
+
+    def submitted(self, now: float) -> None:
+        """Something new has been handed over."""
+        self._active_since = self._last_activity = now
+        self.grace_seconds = FIRST_GRACE_SECONDS
+        self._is_chatting = False
+
+    def answered(self, now: float, *, has_output: bool, is_active: bool, can_speak: bool) -> None:
+        """A poll has been answered."""
+        self._can_speak = can_speak
+        if is_active:
+            self._last_activity = now
+        if has_output and is_active:
+            self._is_chatting = True
+            self.grace_seconds = min(LONGEST_GRACE_SECONDS, self.grace_seconds * GRACE_GROWTH)
+        elif has_output:
+            self._last_background = now
+        else:
+            self._is_chatting = False
+
+    def waited(self, wait_seconds: float) -> None:
+        """A poll has waited its whole time and was answered: dare a longer one some day."""
+        if wait_seconds < self.wait_limit_seconds:
+            return
+        self._full_waits += 1
+        if self._full_waits >= FULL_WAITS_BEFORE_LONGER:
+            self._full_waits = 0
+            longer = self.wait_limit_seconds * 1.3
+            self.wait_limit_seconds = min(longer, self._longest_wait_seconds)
+
+    def failed(self, error: Exception, now: float, *, asked: float, lasted: float) -> None:
+        """A poll that asked to wait has failed after a time; perhaps the tool's cap ended it."""
+        if isinstance(error, RateLimitedError):
+            self._rate_limited_until = now + RATE_LIMITED_FOR_SECONDS
+        if 0.9 <= lasted <= asked + 1.0:
+            self.wait_limit_seconds = max(1.0, min(self.wait_limit_seconds, lasted * 0.7))
+            self._full_waits = 0
+
+    def wait_seconds(self) -> float:
+        """How long the next poll may wait."""
+        if self.may_overlap:
+            return self.wait_limit_seconds
+        return min(UNPROBED_WAIT_SECONDS, self.wait_limit_seconds)
+
+    def grace(self, now: float) -> float:
+        """How long after the first output the next poll is to be answered."""
+        if now < self._rate_limited_until:
+            return max(self.grace_seconds, RATE_LIMITED_GRACE_SECONDS)
+        return self.grace_seconds
+
+    def polls_wanted(self, now: float, *, is_active: bool) -> int:
+        """How many polls should be in flight."""
+        if not is_active:
+            return int(self._listens_while_idle(now) and now >= self.idle_start)
+        if not self.may_overlap or now < self._rate_limited_until:
+            return 1
+        if self._is_chatting:
+            return 3
+        return 2 if now - self._active_since >= HEDGE_SECONDS else 1
+
+    @property
+    def idle_start(self) -> float:
+        """When polling between cells begins: not at once, the next cell would only displace it."""
+        return self._last_activity + IDLE_DELAY_SECONDS
+
+    def should_listen_later(self, now: float) -> bool:
+        """Whether to look again at :attr:`idle_start`."""
+        return self._listens_while_idle(now) and now < self.idle_start
+
+    def _listens_while_idle(self, now: float) -> bool:
+        if self.may_overlap is False:
+            return False
+        speaks = self._can_speak or now - self._last_background < BACKGROUND_FOR_SECONDS
+        recent = max(self._last_activity, self._last_background)
+        return speaks and now - recent < self._idle_poll_seconds

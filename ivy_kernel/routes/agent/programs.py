@@ -1,0 +1,115 @@
+"""The two programs that travel as the code of a tool call: the start, and the snippet.
+
+Both are flat code without functions or comprehensions, because some runners ``exec`` their code
+with separate globals and locals; both print one frame between marks that carry a random id, so
+that nothing else in the output can be taken for it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import secrets
+import zlib
+from typing import Any
+
+from ivy_kernel.routes.agent.payload import PACKAGE_NAME, agent_archive
+
+BEGIN = "IVY-BEGIN-"
+END = "IVY-END-"
+NO_ANSWER = "!0 the agent closed the connection"
+
+SNIPPET = """import _socket as _ivy_s
+_ivy_k=_ivy_s.socket(_ivy_s.AF_UNIX,_ivy_s.SOCK_STREAM)
+_ivy_k.settimeout({seconds!r})
+_ivy_o=b''
+try:
+    _ivy_k.connect({path!r})
+    _ivy_k.sendall({request!r})
+    while 1:
+        _ivy_b=_ivy_k.recv(1048576)
+        if not _ivy_b: break
+        _ivy_o+=_ivy_b
+    _ivy_o=_ivy_o.decode() or {no_answer!r}
+except OSError as _ivy_e:
+    _ivy_o='!%s %s'%(_ivy_e.errno or 0,_ivy_e)
+finally:
+    _ivy_k.close()
+print('\\n{begin}{call_id}\\n'+_ivy_o+'\\n{end}{call_id}',flush=True)
+"""
+"""Imports ``_socket`` alone: the rest of the library would cost 12 ms with every cell."""
+
+START = """import base64 as _b,io as _i,zipfile as _f,zlib as _z
+_a=_z.decompress(_b.b64decode({archive!r}))
+_n={{'__name__':'ivy_start'}}
+exec(compile(_f.ZipFile(_i.BytesIO(_a)).read({member!r}),'ivy_start','exec'),_n)
+_n['main'](_n['json'].loads({parameters!r}),_a)
+"""
+
+
+def new_call_id() -> str:
+    """A random id for one call's marks."""
+    return secrets.token_hex(8)
+
+
+def snippet(directory: str, request: bytes, *, timeout_seconds: float, call_id: str) -> str:
+    """The program that hands one request to the agent and prints the answer."""
+    return SNIPPET.format(
+        seconds=timeout_seconds,
+        path=f"{directory}/s",
+        request=b"%d\n%s" % (len(request), request),
+        no_answer=NO_ANSWER,
+        begin=BEGIN,
+        end=END,
+        call_id=call_id,
+    )
+
+
+def start_program(
+    *,
+    key: str,
+    request: bytes,
+    call_id: str,
+    directories: tuple[str, ...] = (),
+    excluded: tuple[str, ...] = (),
+    options: dict[str, Any] | None = None,
+    environment: dict[str, str] | None = None,
+) -> str:
+    """The program that finds or starts the agent, and prints where it is and its answer.
+
+    Parameters
+    ----------
+    key
+        The private directory's name part: the same key finds the same agent.
+    request
+        What to ask the agent once it is there.
+    call_id
+        The random id of this call's marks.
+    directories
+        Where to make the private directory; empty for the standard places.
+    excluded
+        Places that turned out not to be shared between calls.
+    options
+        The daemon's options; see ``ivy_kernel.agent.daemon.Daemon``.
+    environment
+        Set for the agent, its kernel and all cells.
+    """
+    parameters = {
+        "key": key,
+        "request": request.decode("ascii"),
+        "call_id": call_id,
+        "directories": directories,
+        "excluded": excluded,
+        "options": options or {},
+        "environment": environment or {},
+    }
+    return START.format(
+        archive=base64.b64encode(zlib.compress(agent_archive(), 9)),
+        member=f"{PACKAGE_NAME}/start.py",
+        parameters=json.dumps(parameters),
+    )
+
+
+def in_private_namespace(program: str) -> str:
+    """The same program, leaving no names in the namespace of a notebook tool."""
+    return f"exec(compile({program!r},'ivy','exec'),{{'__name__':'ivy'}})\n"

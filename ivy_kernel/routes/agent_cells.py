@@ -1,0 +1,142 @@
+"""The agent route as the session sees it: see `ivy_kernel.routes.agent` for how it works."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ivy_kernel.errors import AnswerError, NoAnswerError, SandboxError
+from ivy_kernel.models import Cell, Json, Message, Outcome, Sink
+from ivy_kernel.routes.agent import AgentOpened, AgentRoute, Event
+from ivy_kernel.routes.route import RouteName
+from ivy_kernel.routes.tools import SandboxTools
+
+QUESTION_SECONDS = 30.0
+"""The session's callers have their own, shorter limits."""
+INTERRUPT_SECONDS = 4.0
+CONTROL_SECONDS = 60.0
+
+
+class AgentCells:
+    """Runs each cell in the kernel that our agent keeps in the sandbox.
+
+    Parameters
+    ----------
+    tools
+        The sandbox's tools.
+    session_key
+        Names the kernel in the sandbox; the same key finds the same living kernel again.
+    on_background
+        Takes messages that belong to no cell under way: widgets, threads, an earlier client's cell.
+    on_event
+        Takes what is told beside messages.
+    """
+
+    name: RouteName = "agent"
+    notice = ""
+    notices_losses = True
+
+    def __init__(
+        self,
+        tools: SandboxTools,
+        *,
+        session_key: str,
+        on_background: Callable[[Message], None],
+        on_event: Callable[[Event], None],
+    ) -> None:
+        self._agent = AgentRoute(
+            lambda tool, code, seconds: tools.run(tool, code, seconds, retry=False),
+            session_key=session_key,
+            on_background=on_background,
+            on_event=self._on_event,
+        )
+        self._tell = on_event
+        self._found = False
+        self._cell = ""
+        self._comms: list[str] = []
+        self._interrupts = 0
+
+    def _on_event(self, event: Event) -> None:
+        if isinstance(event, AgentOpened):
+            self._found = event.is_found
+        self._tell(event)
+
+    async def open(self) -> None:
+        """Find or start the agent."""
+        await self._agent.open()
+
+    async def check(self) -> None:
+        """Nothing to do: each submission names the kernel it is meant for."""
+
+    async def execute(self, cell: Cell, sink: Sink) -> Outcome:
+        """Run one cell: one request for a short one, streamed for a long one."""
+        self._cell, self._interrupts = str(cell.header.get("msg_id", "")), 0
+        try:
+            return await self._agent.execute(cell, sink)
+        except (NoAnswerError, AnswerError) as error:
+            # The agent route raises only what is known not to have run.
+            raise SandboxError(f"{error} Nothing of this cell was run.") from error
+        finally:
+            self._cell = ""
+
+    @property
+    def running_comms(self) -> bool:
+        """Whether the kernel is at work on a widget's message."""
+        return bool(self._comms)
+
+    async def ask(self, msg_type: str, content: Json) -> Json | None:
+        """Ask the kernel."""
+        reply = await self._agent.request(msg_type, content, timeout_seconds=QUESTION_SECONDS)
+        return reply.content
+
+    async def control(self, header: Json, content: Json) -> Json:
+        """A request on the control channel, such as ``debug_request``; the reply's content."""
+        reply = await self._agent.request(
+            str(header["msg_type"]),
+            content,
+            header=header,
+            channel="control",
+            timeout_seconds=CONTROL_SECONDS,
+        )
+        return reply.content
+
+    async def send_comm(
+        self, header: Json, content: Json, metadata: Json, buffers: tuple[bytes, ...]
+    ) -> None:
+        """Hand a widget's message over; returns when the kernel is done with it."""
+        message_id = str(header["msg_id"])
+        self._comms.append(message_id)
+        try:
+            await self._agent.send_comm(header, content, metadata, buffers)
+        finally:
+            self._comms.remove(message_id)
+
+    async def answer_input(self, value: str, request: Message) -> None:
+        """Answer an ``input_request``."""
+        await self._agent.answer_input(value, request=request)
+
+    async def interrupt(self) -> None:
+        """Signal the kernel, aimed at the running cell, or else at a widget's callback.
+
+        A second one gives up waiting where the sandbox cannot be reached.
+        """
+        self._interrupts += 1
+        for target in [self._cell] if self._cell else list(self._comms):
+            reached = await self._agent.interrupt(target, deadline_seconds=INTERRUPT_SECONDS)
+            if reached == "unreachable" and self._interrupts > 1:
+                self._agent.give_up(target)
+
+    async def restart(self) -> None:
+        """Replace the kernel by a new one; one that was started just now is new already."""
+        if self._found:
+            await self._agent.restart()
+
+    async def close(self, *, keep: bool) -> None:
+        """End the agent and its kernel, or leave them to a later process with the same key."""
+        if keep:
+            await self._agent.detach()
+        else:
+            await self._agent.shutdown()
+
+    def describe(self) -> Json:
+        """Rung, directory, remote kernel and counters."""
+        return {**self._agent.describe(), "variables_persist": True, "streams": True}

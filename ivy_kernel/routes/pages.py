@@ -1,0 +1,75 @@
+"""Brings back what ``?name`` finds, where only a cell's outputs come back.
+
+IPython hands help texts to a pager by the reply's ``payload``, which a tool's result does not hold.
+So a cell that ends in such a line gets one more statement, which displays the payload as an output
+of a type of ours; here it becomes the payload again (message spec, "Payloads"). Where the platform
+drops that type, the text itself is left as an ordinary output.
+"""
+
+from __future__ import annotations
+
+import ast
+
+from IPython.core.inputtransformer2 import TransformerManager
+
+from ivy_kernel.models import Json, Message, Sink
+
+MIME_TYPE = "application/vnd.ivy-kernel.page+json"
+
+_SHOW = f"""
+for _ivy_page in get_ipython().payload_manager.read_payload():
+    if _ivy_page.get('source') == 'page':
+        __import__('IPython').display.display(
+            {{'text/plain': _ivy_page['data'].get('text/plain', ''), '{MIME_TYPE}': _ivy_page}},
+            raw=True)
+get_ipython().payload_manager.clear_payload()
+_ivy_page = None; del _ivy_page
+"""
+
+_HELP = frozenset({"pinfo", "pinfo2", "psearch", "pdoc", "pdef", "psource", "pfile"})
+
+
+def with_pages_shown(code: str) -> str:
+    """The code, made to display its help text if a help line is its last statement."""
+    if "?" not in code and "%p" not in code:
+        return code
+    try:
+        body = ast.parse(TransformerManager().transform_cell(code)).body
+    except (SyntaxError, ValueError, RecursionError):
+        return code  # the sandbox says what is wrong with it
+    return code + _SHOW if body and _is_help(body[-1]) else code
+
+
+def _is_help(statement: ast.stmt) -> bool:
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    return (
+        isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr == "run_line_magic"
+        and bool(call.args)
+        and isinstance(call.args[0], ast.Constant)
+        and call.args[0].value in _HELP
+    )
+
+
+class Pages:
+    """Takes displayed payloads out of a cell's messages.
+
+    Parameters
+    ----------
+    sink
+        Takes all other messages.
+    """
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self.payload: list[Json] = []
+
+    def __call__(self, message: Message) -> None:
+        """Take one message."""
+        data = message.content.get("data")
+        page = data.get(MIME_TYPE) if isinstance(data, dict) else None
+        if message.msg_type == "display_data" and isinstance(page, dict):
+            self.payload.append(page)
+        else:
+            self._sink(message)
