@@ -1,0 +1,261 @@
+"""Measures the Ivy Sandbox kernel beside ipykernel, and writes ``docs/performance.md``.
+
+    python benchmarks/run.py [--quick] [--delays 0,50]
+
+Both kernels run in turn in one process of ``kernel_bench.py``, so that their ratio holds on a
+machine that is shared; the plain figures do not. The sandbox is the local one, behind a proxy that
+delays each direction by the given milliseconds. Needs the ``test`` extra and ``psutil``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import secrets
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+DOCUMENT = HERE.parent / "docs" / "performance.md"
+SHORT_CELLS = 100
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table.
+
+    Parameters
+    ----------
+    metric
+        As ``kernel_bench.py`` names it.
+    words
+        As the document names it.
+    target
+        What we aim for, in words.
+    """
+
+    metric: str
+    words: str
+    target: str = ""
+
+
+ROWS = [
+    Row("start->kernel_info ms", "start until kernel_info, ms", "ratio ≤ 1.0"),
+    Row("start->first cell ms", "start until the first cell is done, ms"),
+    Row("cell `pass` reply+idle ms", "cell `pass`, ms", "≤ 2d + spawn + 10 ms"),
+    Row("first output, print+flush ms", "first output, flushed, ms", "≤ 2d + spawn + 10 ms"),
+    Row("first output, print ms", "first output, plain print, ms"),
+    Row("tick lag (20x100ms), print+flush ms", "lag of later output, flushed, ms", "≤ d + 5 ms"),
+    Row("tick lag (20x100ms), print ms", "lag of later output, plain print, ms"),
+    Row("excess of a sleep(0.3) cell ms", "excess of a 0.3 s cell, ms"),
+    Row("print 10 MB: MB/s", "print 10 MB, MB/s"),
+    Row("print 50 MB: MB/s", "print 50 MB, MB/s", "ratio ≥ 1.5"),
+    Row("print 50 MB: lost %", "print 50 MB, lost %", "0"),
+    Row("display 10 MB arrives ms", "10 MB picture shown, ms", "ratio ≤ 2"),
+    Row("2000 display updates ms", "2,000 display updates, ms", "ratio ≤ 0.5"),
+    Row("2000 display updates: received", "2,000 display updates, received", "2000"),
+    Row("completion (warm) ms", "completion, ms"),
+    Row("interrupt -> reply ms", "interrupt until reply, ms", "≤ 2d + 15 ms"),
+    Row("idle CPU %", "idle processor, %", "≤ 0.05"),
+    Row("memory PSS MB", "memory of the kernel's processes, PSS, MB"),
+]
+
+
+def free_port() -> int:
+    """A TCP port that was free a moment ago."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+@contextmanager
+def program(command: list[str], env: dict[str, str], *, until: str = "") -> Iterator[str]:
+    """Runs a program; yields its first line when that is waited for."""
+    process = subprocess.Popen(
+        command, env=env, stdout=subprocess.PIPE if until else None, text=True
+    )
+    try:
+        yield process.stdout.readline() if process.stdout else ""
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+class Sandbox:
+    """A local sandbox server that can be asked for its counters."""
+
+    def __init__(self, url: str, token: str) -> None:
+        self.url = url
+        self.token = token
+
+    def control(self) -> dict[str, Any]:
+        """Its configuration and counters."""
+        request = urllib.request.Request(
+            self.url.removesuffix("/api") + "/_control",
+            headers={"Authorization": f"Bearer {self.token}"},
+        )
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            found: dict[str, Any] = json.loads(answer.read())
+        return found
+
+
+@contextmanager
+def sandbox(root: str) -> Iterator[Sandbox]:
+    """A local sandbox server of our own."""
+    token = secrets.token_hex(16)
+    env = {**os.environ, "IVY_LOCAL_SANDBOX_TOKEN": token}
+    command = [sys.executable, "-m", "ivy_kernel.local_sandbox", "--root", root, "--control"]
+    with program(command, env, until="line") as line:
+        yield Sandbox(json.loads(line)["url"], token)
+
+
+def kernel_environment(server: Sandbox, port: int, work: str) -> dict[str, str]:
+    """The environment of a kernel that reaches the sandbox through the proxy."""
+    directories = {f"JUPYTER_{kind}_DIR": f"{work}/{kind.lower()}" for kind in ("RUNTIME", "DATA")}
+    return {
+        **{key: value for key, value in os.environ.items() if not key.startswith(("IVY_", "JPY_"))},
+        **directories,
+        "IVY_API_URL": f"http://127.0.0.1:{port}/api",
+        "IVY_API_KEY": server.token,
+        "IVY_CHAT_ID": "benchmark",
+        "IVY_CAMPAIGN_ID": "benchmark",
+        "IVY_OUTPUT_LIMIT_BYTES": "0",
+    }
+
+
+def measure(server: Sandbox, delay_ms: int, work: str, *, quick: bool) -> dict[str, Any]:
+    """One run of ``kernel_bench.py`` at one delay, and the requests a short cell takes."""
+    port = free_port()
+    target = server.url.rsplit(":", 1)[1].split("/")[0]
+    proxy = [sys.executable, str(HERE / "delay_proxy.py"), str(port), target, str(delay_ms)]
+    env = kernel_environment(server, port, work)
+    report = Path(work) / f"report-{delay_ms}.json"
+    command = [sys.executable, str(HERE / "kernel_bench.py"), "--json", str(report)]
+    if quick:
+        command += ["--starts", "2", "--cells", "30", "--reps", "2", "--mb", "1,10", "--idle", "3"]
+    with program(proxy, dict(os.environ)):
+        time.sleep(0.5)
+        ivy = [sys.executable, "-m", "ivy_kernel.cli", "create"]
+        subprocess.run(ivy, env=env, check=True, timeout=120)
+        subprocess.run(
+            [*command, "base=python3", "ours=ivy-sandbox"], env=env, check=True, timeout=1800
+        )
+        found: dict[str, Any] = json.loads(report.read_text("utf-8"))
+        found["requests"] = requests_a_cell(server, env)
+    return found
+
+
+def requests_a_cell(server: Sandbox, env: dict[str, str]) -> float:
+    """HTTP requests that one short cell takes, without those of the start."""
+    code = (
+        "from jupyter_client.manager import start_new_kernel\n"
+        "import sys\n"
+        "km, kc = start_new_kernel(kernel_name='ivy-sandbox')\n"
+        "kc.execute_interactive('1', output_hook=lambda m: None)\n"
+        "print('ready', flush=True); sys.stdin.readline()\n"
+        f"for _ in range({SHORT_CELLS}): kc.execute_interactive('pass')\n"
+        "print('done', flush=True); sys.stdin.readline()\n"
+        "kc.stop_channels(); km.shutdown_kernel()\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        env=env,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    counts = []
+    for _ in range(2):
+        process.stdout.readline()
+        counts.append(sum(server.control()["counters"]["requests"].values()))
+        process.stdin.write("\n")
+        process.stdin.flush()
+    process.wait(60)
+    return float(counts[1] - counts[0]) / SHORT_CELLS
+
+
+def spawn_ms() -> float:
+    """What starting a Python takes here: the platform's tool does that for each call."""
+    samples = []
+    for _ in range(15):
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-c", "pass"], check=True)
+        samples.append((time.perf_counter() - start) * 1000)
+    return statistics.median(samples)
+
+
+def figure(summary: dict[str, Any], metric: str, label: str) -> str:
+    """A median, and the ratio to ipykernel where there is one."""
+    found = summary.get(metric, {}).get(label)
+    if found is None:
+        return "–"
+    value = found["median"]
+    text = f"{value:.0f}" if abs(value) >= 100 else f"{value:.1f}"
+    return f"{text} (x{found['ratio']:.2f})" if "ratio" in found else text
+
+
+def document(reports: dict[int, dict[str, Any]], spawn: float, *, quick: bool) -> str:
+    """The text of ``docs/performance.md``."""
+    delays = sorted(reports)
+    head = " | ".join(f"ipykernel, run d={d} | Ivy, d={d}" for d in delays)
+    lines = [
+        "# Performance",
+        "",
+        "Medians, written by `python benchmarks/run.py`" + (" --quick" if quick else "") + ".",
+        "The sandbox is the local one; `d` is the one-way delay in milliseconds that a proxy adds",
+        "between kernel and sandbox. In brackets: the ratio to ipykernel in the same run, which is",
+        "what holds on a shared machine.",
+        "",
+        f"Machine: {os.cpu_count()} processors, Python {platform.python_version()}, "
+        f"{platform.system()}. Starting a Python, which the sandbox does for each call (“spawn”), "
+        f"takes {spawn:.0f} ms here.",
+        "",
+        f"| | {head} | target |",
+        "|---|" + "---|" * (2 * len(delays)) + "---|",
+    ]
+    for row in ROWS:
+        cells = []
+        for delay in delays:
+            summary = reports[delay]["summary"]
+            cells += [figure(summary, row.metric, "base"), figure(summary, row.metric, "ours")]
+        lines.append(f"| {row.words} | {' | '.join(cells)} | {row.target} |")
+    requests = " | ".join(f"0 | {reports[delay]['requests']:.2f}" for delay in delays)
+    lines += [f"| HTTP requests a short cell | {requests} | 1 |", ""]
+    errors = [error for delay in delays for error in reports[delay]["errors"]]
+    lines += ["Faults during the runs: " + ("; ".join(errors) if errors else "none") + ".", ""]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure, and write the document."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="fewer repetitions; about 3 minutes")
+    parser.add_argument("--delays", default="0,50", help="one-way delays in milliseconds")
+    parser.add_argument("--output", default=str(DOCUMENT), help="the document to write")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as work, sandbox(f"{work}/sandboxes") as server:
+        reports = {
+            int(delay): measure(server, int(delay), work, quick=options.quick)
+            for delay in options.delays.split(",")
+        }
+        text = document(reports, spawn_ms(), quick=options.quick)
+    Path(options.output).write_text(text, "utf-8")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
