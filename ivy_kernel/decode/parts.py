@@ -39,6 +39,18 @@ class Parts:
         Fields that no family knows, by their path.
     families
         The families recognised.
+    displays
+        The displays that updates may name, by their ids.
+    exit_code
+        The first exit code that is not zero, else zero, else ``None``.
+    has_failed, has_succeeded, timed_out
+        What flags and status words say; an answer may hold several that differ.
+    execution_count
+        The count that stands beside the outputs, not in one of them.
+    has_flag
+        Whether any flag or status word was there at all.
+    has_unknown_shape
+        Whether the answer is shown as JSON because nothing else in it is known.
     """
 
     stdout: list[str] = field(default_factory=list)

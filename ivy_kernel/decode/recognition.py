@@ -31,6 +31,10 @@ _KNOWN_BY_NAME = (
     *("result", "return_value", "output", "text", "outputs", "logs", "notebook"),
     *("success", "ok", "is_error", "error", "errors", "exception", "ename", "traceback"),
 )
+_REPLY_TEXT_NAMES = frozenset(
+    ["output", "text", "result", "error", "outputs", "results", "data", "content"]
+)
+_NOTEBOOK_NAMES = frozenset(["cells", "metadata", "nbformat", "nbformat_minor"])
 _KNOWN_AS_LIST = ("cells", "results", "content", *PICTURE_LISTS)
 
 
@@ -73,29 +77,52 @@ def is_answer(value: Any, depth: int) -> bool:
 def answer_in_text(text: str, depth: int) -> Any:
     """The answer that a string holds as JSON; ``None`` when it is a text of the user's own.
 
-    A user may print JSON: only what looks like nothing but a tool's answer is taken for one.
+    A user may print JSON, for example the answer of a web service: only what looks like nothing
+    but a tool's answer is taken for one, and never a text with a line end after it.
     """
-    if depth > DESCENT_LIMIT or not text[:200].lstrip().startswith(("{", "[")):
+    if depth > DESCENT_LIMIT or text[:1] not in ("{", "[") or text.endswith("\n"):
         return None
     value = parse_json(text)
     if isinstance(value, list):
         return value if value and all(is_item(item) for item in value) else None
-    if not isinstance(value, dict):
-        return None
+    return value if isinstance(value, dict) and _is_surely_answer(value, depth) else None
+
+
+def _is_surely_answer(value: dict[str, Any], depth: int) -> bool:
+    """Whether an object has the fields of a family together, so that it is hardly chance."""
     names = {snake_case(key) for key in value}
-    is_process = bool(names & {"stdout", "stderr"}) and len(names) > 1
-    is_reply = bool(names & {"success", "ok", "is_error", "error", "status"}) and bool(
-        names & {"output", "text", "result", "error", "outputs", "results", "data", "content"}
+    if names & {"stdout", "stderr"} or {"results", "logs"} <= names or is_item(value):
+        return True
+    if names == {"outputs", "execution_count"} or (names <= _NOTEBOOK_NAMES and "cells" in names):
+        return True
+    if any(_are_items(value.get(name)) for name in ("outputs", "content", "results")):
+        return True
+    if len(names) == 1 and names <= {"result", "data", "output", "notebook"}:
+        (inner,) = value.values()
+        return isinstance(inner, (dict, str)) and is_answer(inner, depth + 1)
+    is_flagged = any(
+        isinstance(value[key], bool) and snake_case(key) in ("success", "ok", "is_error")
+        for key in value
     )
-    is_list = any(
-        isinstance(value.get(name), list) and value[name] and all(map(is_item, value[name]))
-        for name in ("outputs", "content", "results")
+    has_text = bool(names & _REPLY_TEXT_NAMES)
+    return has_text and (is_flagged or ("error" in names and len(names) == 2))
+
+
+def _are_items(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(is_item(item) for item in value)
+
+
+def says_that_it_failed(value: Any) -> bool:
+    """Whether an answer, at its top, says that something failed."""
+    if not isinstance(value, dict):
+        return False
+    fields = Fields(value)
+    return (
+        fields.peek("success") is False
+        or fields.peek("ok") is False
+        or fields.peek("is_error") is True
+        or bool(fields.peek("error"))
     )
-    is_wrapper = len(names) == 1 and any(
-        isinstance(value.get(name), (dict, str)) and is_answer(value[name], depth + 1)
-        for name in ("result", "data", "output", "notebook")
-    )
-    return value if is_process or is_reply or is_list or is_wrapper or is_item(value) else None
 
 
 def is_answer_by_itself(value: Any, depth: int) -> bool:

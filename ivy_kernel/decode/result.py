@@ -58,6 +58,11 @@ def decode_result(result: object, *, execution_count: int | None = None) -> Deco
     """Decode a tool's answer of any shape into notebook outputs.
 
     Pure and total: no JSON value makes it raise, and the same value gives the same outputs.
+    No text is lost: each string of the answer that is not blank is in the outputs, as it is, as a
+    part of JSON text, or as what it encodes (base64 without its prefix, SVG and texts decoded,
+    JSON in a string taken apart). Left out are type tags, stream names and status words, headers
+    of messages, cells' metadata, short book-keeping (``fields.NOISE_KEYS``) and echoes of the code
+    (``fields.ECHO_KEYS``), displays that a later update replaces, and what is there twice.
 
     Parameters
     ----------
@@ -109,7 +114,7 @@ def _compose(parts: Parts) -> list[Output]:
     stdout = _without_repetition(stdout, "stdout", parts)
     stderr = _without_repetition(stderr, "stderr", parts)
     _drop_repeated_words(parts, stdout, stderr)
-    stderr, stdout, failures = _settle_failures(parts, stdout, stderr)
+    stdout, stderr, failures = _settle_failures(parts, stdout, stderr)
     outputs = [stream(name, text) for name, text in _streams(stdout, stderr, parts) if text]
     outputs += parts.shown
     outputs += parts.pictures
@@ -140,13 +145,16 @@ def _without_repetition(text: str, name: str, parts: Parts) -> str:
 
 def _drop_repeated_words(parts: Parts, stdout: str, stderr: str) -> None:
     """Drop words of the tool that only repeat the streams."""
-    streams = {
-        "".join(text.split())
-        for text in (stdout, stderr, stdout + stderr, stderr + stdout)
-        if text.strip()
-    }
-    if len(parts.said) == 1 and "".join(parts.said[0]["text"].split()) in streams:
+    out, err = _filled_lines(stdout), _filled_lines(stderr)
+    if len(parts.said) == 1 and _filled_lines(parts.said[0]["text"]) in (
+        lines for lines in (out, err, out + err, err + out) if lines
+    ):
         _drop(parts, parts.said.pop())
+
+
+def _filled_lines(text: str) -> list[str]:
+    """The lines of a text that are not blank, without white space at their ends."""
+    return [line.rstrip() for line in text.split("\n") if line.strip()]
 
 
 def _drop(parts: Parts, words: Output) -> None:
@@ -159,7 +167,7 @@ def _settle_failures(parts: Parts, stdout: str, stderr: str) -> tuple[str, str, 
     Returns
     -------
     tuple[str, str, list[Failure]]
-        What is left of stderr and of stdout, and the errors to add.
+        What is left of stdout and of stderr, and the errors to add.
     """
     shown_errors = [output for output in parts.shown if output["output_type"] == "error"]
     shown_text = "\n".join(
@@ -177,28 +185,61 @@ def _settle_failures(parts: Parts, stdout: str, stderr: str) -> tuple[str, str, 
         or parts.exit_code not in (None, 0)
         or bool(shown_errors or failures)
     )
-    split = split_traceback(stderr)
+    texts = _Texts(parts, stdout, stderr)
     is_silent = not parts.has_succeeded and parts.exit_code is None
-    if not has_failed and not (split is not None and is_silent):
-        return stderr, stdout, []
-    if split is not None:
-        before, found = split
-        if shown_errors and not missing_lines(shown_text, _lines(found)):
-            stderr = before
+    if not has_failed and not (is_silent and split_traceback(stderr)):
+        return stdout, stderr, []
+    found = texts.find_traceback()
+    if found is not None:
+        if shown_errors:
+            is_told = not missing_lines(shown_text, _lines(found))
         elif failures and failures[-1].traceback:
-            if not missing_lines(failures[-1].text(), _lines(found)):
-                stderr = before
-        elif not shown_errors:
-            stderr = before
+            is_told = not missing_lines(failures[-1].text(), _lines(found))
+        else:
+            is_told = True
             failures = [*failures[:-1], _completed(found, failures[-1:])]
-    if failures and stderr.strip() and stderr.strip() in failures[-1].text():
-        stderr = ""
+        if is_told:
+            texts.cut_traceback()
+    if failures and _filled_lines(texts.stderr) in ([], _filled_lines(failures[-1].value)):
+        texts.stderr = ""
     if not failures and not shown_errors:
-        stdout, failure = _failure_of_words(parts, stdout, stderr)
-        failures = [failure]
+        failures = [_failure_of_words(parts, texts.stderr)]
     if parts.timed_out:
         failures = [*failures[:-1], _timeout(failures[-1] if failures else Failure())]
-    return stderr, stdout, failures
+    return texts.stdout, texts.stderr, failures
+
+
+class _Texts:
+    """The texts of a failed cell, one of which may end in the traceback of its error."""
+
+    def __init__(self, parts: Parts, stdout: str, stderr: str) -> None:
+        self._parts = parts
+        self.stdout = stdout
+        self.stderr = stderr
+        self._place = ""
+        self._before = ""
+
+    def find_traceback(self) -> Failure | None:
+        """The traceback at the end of stderr, of the tool's last words, or of stdout."""
+        words = self._parts.said[-1]["text"] if self._parts.said else ""
+        for place, text in (("stderr", self.stderr), ("words", words), ("stdout", self.stdout)):
+            split = split_traceback(text)
+            if split is not None:
+                self._place = place
+                self._before, found = split
+                return found
+        return None
+
+    def cut_traceback(self) -> None:
+        """Take the traceback that was found out of its text, since it is shown elsewhere."""
+        if self._place == "stderr":
+            self.stderr = self._before
+        elif self._place == "stdout":
+            self.stdout = self._before
+        elif self._before:
+            self._parts.said[-1]["text"] = self._before
+        else:
+            _drop(self._parts, self._parts.said.pop())
 
 
 def _lines(failure: Failure) -> list[str]:
@@ -214,23 +255,15 @@ def _completed(found: Failure, reported: list[Failure]) -> Failure:
     return Failure(found.name, found.value, (*found.traceback, "", *missing))
 
 
-def _failure_of_words(parts: Parts, stdout: str, stderr: str) -> tuple[str, Failure]:
-    """The error of a cell whose answer reports none, and what is left of stdout."""
+def _failure_of_words(parts: Parts, stderr: str) -> Failure:
+    """The error of a cell whose answer reports none, perhaps in the tool's own words."""
     words = "\n".join(output["text"].rstrip("\n") for output in parts.said)
-    text = words or stdout
-    split = split_traceback(text)
-    if split is not None and len(parts.said) <= 1:
-        before, found = split
-        if not words:
-            return before, found
-        _drop(parts, parts.said[0])
-        return stdout + before, found
     is_message = bool(words.strip()) and parts.exit_code in (None, 0) and not parts.timed_out
     if not is_message or words.count("\n") >= _ERROR_LINES_LIMIT:
-        return stdout, _default_failure(parts, stderr if stderr.strip() else words)
+        return _default_failure(parts, stderr if stderr.strip() else words)
     for output in parts.said:
         _drop(parts, output)
-    return stdout, failure_of_text(words)
+    return failure_of_text(words)
 
 
 def _default_failure(parts: Parts, text: str) -> Failure:

@@ -24,6 +24,7 @@ from ivy_kernel.decode.recognition import (
     is_answer_by_itself,
     is_known,
     is_process,
+    says_that_it_failed,
 )
 from ivy_kernel.decode.streams import take_streams
 from ivy_kernel.decode.values import is_empty, lines_text_of, parse_json
@@ -215,7 +216,9 @@ def _take_values(fields: Fields, parts: Parts, path: str, depth: int, *, has_str
             value = parse_json(value) or value
         if is_empty(value) or (name == "structured_content" and _is_said(value, parts)):
             fields.drop(name)
-        elif is_answer(value, depth + 1):
+        elif is_answer(value, depth + 1) and not (
+            parts.has_succeeded and name in ("output", "text") and _is_printed_error(value, depth)
+        ):
             fields.drop(name)
             if not add_answer(value, parts, _join(path, name), depth + 1):
                 _keep_as_they_are({name: value}, parts, path)
@@ -225,6 +228,14 @@ def _take_values(fields: Fields, parts: Parts, path: str, depth: int, *, has_str
         elif name in TEXT_NAMES and (text := lines_text_of(value)) is not None:
             fields.drop(name)
             _add_text(text, parts, path, DESCENT_LIMIT + 1)
+
+
+def _is_printed_error(value: Any, depth: int) -> bool:
+    """Whether a string, where prints go, tells of an error that is not the tool's.
+
+    When the tool says that all went well, it is the answer of something that the user called.
+    """
+    return isinstance(value, str) and says_that_it_failed(answer_in_text(value, depth + 1))
 
 
 def _is_said(value: Any, parts: Parts) -> bool:
@@ -246,8 +257,8 @@ def _add_value(value: Any, parts: Parts, *, has_streams: bool) -> None:
 def _keep(left: dict[str, Any], parts: Parts, path: str, depth: int) -> None:
     """Keep the fields that the object's family does not know; answers among them are decoded."""
     for key, value in left.items():
-        is_answer = depth < DESCENT_LIMIT and is_answer_by_itself(value, depth)
-        if not (is_answer and add_answer(value, parts, _join(path, key), depth + 1)):
+        is_found = depth < DESCENT_LIMIT and is_answer_by_itself(value, depth)
+        if not (is_found and add_answer(value, parts, _join(path, key), depth + 1)):
             _keep_as_they_are({key: value}, parts, path)
 
 

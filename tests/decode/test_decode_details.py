@@ -144,13 +144,22 @@ def test_a_picture_type_with_other_text_keeps_the_text() -> None:
     assert data_of(decode_result({"outputs": outputs}).outputs) == [{"image/png": "not found"}]
 
 
-def test_printed_json_is_not_taken_for_an_answer() -> None:
+@pytest.mark.parametrize(
+    "printed",
+    [
+        '{"genes": ["TP53"], "output": null, "cells": []}',
+        '{"status": "error", "data": "no such gene"}',
+        '{"success": false, "error": "no such gene"}',
+        '{"stdout": "", "stderr": "", "exitCode": 1}\n',
+        '[{"output_type": "error", "ename": "E", "evalue": "v", "traceback": []}]\n',
+    ],
+)
+def test_printed_json_is_not_taken_for_an_answer(printed: str) -> None:
     """JSON that the user prints is shown as printed."""
-    printed = json.dumps({"genes": ["TP53"], "output": None, "cells": []})
-
     decoded = decode_result({"success": True, "output": printed})
 
     assert decoded.outputs == [{"output_type": "stream", "name": "stdout", "text": printed}]
+    assert decoded.error is None
 
 
 @pytest.mark.parametrize("text", [f"{PNG}\n", f"data:image/png;base64,{PNG}\n", "data:,0", PNG])
@@ -193,6 +202,13 @@ def test_book_keeping_is_not_shown_unless_it_is_long() -> None:
 
     (data,) = data_of(decode_result({"stdout": "x", "requestId": "two\nlines"}).outputs)
     assert "two" in data["text/plain"]
+
+
+def test_words_that_differ_from_the_streams_in_their_spaces_are_shown() -> None:
+    """Only words that repeat a stream line by line are left out."""
+    decoded = decode_result({"stdout": "12\n", "output": "1 2", "exitCode": 0})
+
+    assert [output["text"] for output in decoded.outputs] == ["12\n", "1 2"]
 
 
 def test_an_unknown_shape_is_shown_in_full_with_a_hint() -> None:
