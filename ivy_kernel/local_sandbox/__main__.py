@@ -144,6 +144,8 @@ def _serve(options: argparse.Namespace) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the guard, or, when the guard calls, the server."""
+    if os.name != "posix":
+        raise SystemExit("the local sandbox needs Linux or macOS")
     given = list(sys.argv[1:] if arguments is None else arguments)
     wants_help = "-h" in given or "--help" in given
     options = _parser(_epilog() if wants_help else "").parse_args(given)

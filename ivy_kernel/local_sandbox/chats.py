@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from ivy_kernel.local_sandbox.clock import Clock
-from ivy_kernel.local_sandbox.config import Config
+from ivy_kernel.local_sandbox.host import Host
 from ivy_kernel.local_sandbox.manifest import read_manifest
 from ivy_kernel.local_sandbox.place import Place
 from ivy_kernel.local_sandbox.refusal import Refusal
@@ -38,31 +35,14 @@ class Chats:
 
     Parameters
     ----------
-    root
-        The directory below which each chat has its own.
-    config
-        Gives the settings of the moment.
-    clock
-        The server's clock.
-    secrets_of
-        Gives the values that no process may see.
-    on_spawn
-        Told how many milliseconds the start of a process took.
+    host
+        The surroundings.
     """
 
-    def __init__(
-        self,
-        root: Path,
-        config: Callable[[], Config],
-        clock: Clock,
-        secrets_of: Callable[[], list[str]],
-        on_spawn: Callable[[float], None],
-    ) -> None:
-        self._on_spawn = on_spawn
-        self._root = root
-        self._config = config
-        self._clock = clock
-        self._secrets_of = secrets_of
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._root = host.root
+        self._config = host.config
         self._chats: dict[str, _Chat] = {}
         self._sessions: dict[str, _Session] = {}
 
@@ -142,8 +122,7 @@ class Chats:
         return await chat.sandbox.create(tunnel_url)
 
     def _sandbox(self, chat_id: str) -> Sandbox:
-        place = Place.of(self._root, chat_id)
-        return Sandbox(place, self._config, self._clock, self._secrets_of, self._on_spawn)
+        return Sandbox(Place.of(self._root, chat_id), self._host)
 
     def manifest(self, chat_id: str) -> Json:
         """The files that are registered for a chat, oldest first."""

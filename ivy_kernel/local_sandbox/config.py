@@ -143,12 +143,14 @@ class Config:
         default_factory=lambda: {"script": "process", "notebook": "nbformat"},
         metadata=_about(
             checks.each(checks.choice(*FAMILIES), _RUN_GROUPS),
-            "the shape of results, per group of tools",
+            f"the shape of results, per group of tools: {', '.join(FAMILIES)}",
         ),
     )
     result_case: str = _setting("snake", checks.choice(*CASES), "spelling of the keys of results")
     result_nesting: str = _setting(
-        "", checks.choice(*NESTINGS), "where a result is put in the answer"
+        "",
+        checks.choice(*NESTINGS),
+        f"where a result is put in the answer: {', '.join(NESTINGS[1:])}",
     )
     code_field: dict[str, str] = field(
         default_factory=dict,
@@ -157,7 +159,9 @@ class Config:
             "tool to the name of its code (or command) field; others get 400",
         ),
     )
-    runner: str = _setting("normal", checks.choice(*RUNNERS), "how calls are run, see runners.py")
+    runner: str = _setting(
+        "normal", checks.choice(*RUNNERS), f"how calls are run: {', '.join(RUNNERS)}"
+    )
     python: str = _setting("", checks.text, "the Python of the sandbox; empty: the server's own")
     rscript: str = _setting("Rscript", checks.text, "the Rscript of the sandbox")
     environment: dict[str, str] = field(

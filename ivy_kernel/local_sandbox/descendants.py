@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -39,14 +40,17 @@ def _children_by_parent() -> dict[int, list[int]]:
     return children
 
 
-def descendants_of(pid: int) -> list[int]:
-    """The living processes below ``pid``, parents before children."""
+def descendants_of(pid: int, spare: int = 0) -> list[int]:
+    """The living processes below ``pid``, parents before children.
+
+    ``spare`` is left out, with all that is below it.
+    """
     if sys.platform == "linux":
         children = _children_by_parent()
         found: list[int] = []
         todo = [pid]
         while todo:
-            below = children.get(todo.pop(), [])
+            below = [child for child in children.get(todo.pop(), []) if child != spare]
             found += below
             todo += below
         return found
@@ -66,8 +70,21 @@ def reap() -> None:
             pass
 
 
-def kill_descendants(pid: int, deadline_seconds: float = 5.0, *, reaping: bool = True) -> bool:
+def kill_descendants(
+    pid: int, deadline_seconds: float = 5.0, *, reaping: bool = True, spare: int = 0
+) -> bool:
     """Kill every process below ``pid``, those too that are started meanwhile.
+
+    Parameters
+    ----------
+    pid
+        Where to begin; it is not killed itself.
+    deadline_seconds
+        When to give up.
+    reaping
+        Take the exit status of whatever ends: for a process that waits for no particular child.
+    spare
+        A child that is left alone, with all that is below it; 0 for none.
 
     Returns
     -------
@@ -76,7 +93,7 @@ def kill_descendants(pid: int, deadline_seconds: float = 5.0, *, reaping: bool =
     """
     until = time.monotonic() + deadline_seconds
     while True:
-        found = descendants_of(pid)
+        found = descendants_of(pid, spare)
         if not found:
             return True
         for one in found:
@@ -87,3 +104,41 @@ def kill_descendants(pid: int, deadline_seconds: float = 5.0, *, reaping: bool =
         if time.monotonic() > until:
             return False
         time.sleep(0.002)
+
+
+def send_signal(number: signal.Signals, pids: Iterable[int]) -> None:
+    """Send a signal to each process that is still there."""
+    for pid in pids:
+        with suppress(OSError):
+            os.kill(pid, number)
+
+
+def session_of(pid: int) -> int:
+    """The session of a process; 0 when it is gone."""
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return 0
+
+
+def members_of(sessions: set[int]) -> list[int]:
+    """The processes that are in one of these sessions."""
+    import psutil  # not needed by the entry process, which shall start quickly
+
+    return [pid for pid in psutil.pids() if pid and session_of(pid) in sessions]
+
+
+def kill_marked(variable: str, value: str) -> None:
+    """Kill the processes with this variable in their environment, and those in their sessions."""
+    import psutil
+
+    for _ in range(3):
+        marked = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error, OSError):
+                if process.pid != os.getpid() and process.environ().get(variable) == value:
+                    marked.append(process.pid)
+        if not marked:
+            return
+        sessions = {session_of(pid) for pid in marked} - {0, session_of(os.getpid())}
+        send_signal(signal.SIGKILL, {*marked, *members_of(sessions)})

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from ivy_kernel.local_sandbox.place import Place
+
 MARKER = "IVY_SANDBOX_ID"
 """The variable that tells which sandbox a process belongs to."""
 
@@ -39,8 +41,7 @@ def without_secrets(variables: Mapping[str, str], secrets: Iterable[str] = ()) -
 
 def sandbox_environment(
     sandbox_id: str,
-    home: Path,
-    runtime_directory: Path | None,
+    place: Place,
     python: str,
     secrets: Iterable[str],
     further: Mapping[str, str],
@@ -51,10 +52,9 @@ def sandbox_environment(
     ----------
     sandbox_id
         Marks the processes, so that none is forgotten when the sandbox ends.
-    home
-        The sandbox's own home directory: what code leaves there is not in the user's.
-    runtime_directory
-        For sockets; ``None`` for a sandbox that has none.
+    place
+        The chat's directories, with a home of its own: what code leaves there is not in the
+        user's.
     python
         The interpreter, whose directory comes first on the path.
     secrets
@@ -67,11 +67,9 @@ def sandbox_environment(
     # Packages that the user installed in the real home stay importable.
     variables.setdefault("PYTHONUSERBASE", _user_base(real_home))
     # Building matplotlib's font list takes seconds; one for all sandboxes is enough.
-    variables.setdefault("MPLCONFIGDIR", str(home.parent.parent / ".matplotlib"))
-    variables["HOME"] = str(home)
-    variables.pop("XDG_RUNTIME_DIR", None)
-    if runtime_directory is not None:
-        variables["XDG_RUNTIME_DIR"] = str(runtime_directory)
+    variables.setdefault("MPLCONFIGDIR", str(place.shared_cache / "matplotlib"))
+    variables["HOME"] = str(place.home)
+    variables["XDG_RUNTIME_DIR"] = str(place.runtime)
     directory = str(Path(python).parent)
     variables["PATH"] = os.pathsep.join([directory, variables.get("PATH", os.defpath)])
     # The parts of the user's setting that would make a script behave unlike it does elsewhere.

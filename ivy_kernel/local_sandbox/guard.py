@@ -19,6 +19,9 @@ from types import FrameType
 from ivy_kernel.local_sandbox import runtime_file
 from ivy_kernel.local_sandbox.descendants import become_subreaper, kill_descendants
 
+SWEEP_SIGNAL = signal.SIGUSR1
+"""By which the server has orphans killed."""
+
 _PACKAGE_PARENT = Path(__file__).resolve().parents[2]
 
 
@@ -48,11 +51,16 @@ def guard(arguments: Sequence[str], runtime: Path | None) -> int:
         # The server may be gone, but it has not been waited for: the number is still its own.
         os.kill(server.pid, signal.SIGTERM)
 
+    def sweep(_number: int, _frame: FrameType | None) -> None:
+        # A keeper was killed: what it kept came to us. Nothing else but the server ever does.
+        kill_descendants(os.getpid(), reaping=False, spare=server.pid)
+
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, pass_on)
+    signal.signal(SWEEP_SIGNAL, sweep)
     exit_code = _wait(server.pid)
     server.returncode = exit_code
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, SWEEP_SIGNAL):
         signal.signal(number, signal.SIG_IGN)
     kill_descendants(os.getpid())
     if runtime is not None:

@@ -33,6 +33,7 @@ Json = dict[str, Any]
 
 log = logging.getLogger("ivy_kernel.local_sandbox")
 
+_METHODS = ("GET", "POST")
 _HOSTS = ("127.0.0.1", "localhost", "[::1]")
 
 
@@ -202,7 +203,7 @@ class Handler(web.RequestHandler):
 
     def _methods(self) -> list[str]:
         own = type(self)
-        return [name for name in ("GET", "POST") if name.lower() in own.__dict__]
+        return [name for name in _METHODS if name.lower() in own.__dict__]
 
     def log_exception(
         self,
@@ -220,7 +221,7 @@ class Handler(web.RequestHandler):
         if self._accepted:
             self.parts.open_requests -= 1
             self.parts.asked_at = self.parts.clock.now()
-        method = self.request.method
+        method = self.request.method if self.request.method in _METHODS else "(other)"
         status_code = self.get_status()
         self.parts.counters.request(
             f"{method} {self.route}", status_code, len(self.request.body or b"")

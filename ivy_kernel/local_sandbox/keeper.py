@@ -22,7 +22,8 @@ import subprocess
 import sys
 from typing import Any
 
-from ivy_kernel.local_sandbox.descendants import become_subreaper, kill_descendants
+from ivy_kernel.local_sandbox.descendants import become_subreaper, kill_descendants, kill_marked
+from ivy_kernel.local_sandbox.environment import MARKER
 
 DESCRIPTORS_PER_ORDER = 3
 READY_ID = 0
@@ -56,6 +57,9 @@ class Keeper:
                 self._report_ended()
         finally:
             kill_descendants(os.getpid())
+            if sys.platform != "linux":
+                # Without subreapers daemons got away, but they still carry our mark.
+                kill_marked(MARKER, os.environ[MARKER])
 
     def _take_order(self) -> bool:
         try:

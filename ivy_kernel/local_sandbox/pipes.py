@@ -11,6 +11,8 @@ import termios
 from contextlib import suppress
 
 _CHUNK_BYTES = 1 << 20
+# More than the default of 64 KiB; a user has 64 MiB for all pipes.
+_PIPE_BYTES = 256 << 10
 _F_SETPIPE_SZ = 1031
 
 
@@ -38,8 +40,8 @@ class PipeReader:
         os.set_blocking(self._read_end, False)
         if sys.platform == "linux":
             with suppress(OSError):
-                # Fewer switches between writer and reader; the default is 64 KiB.
-                fcntl.fcntl(self.write_end, _F_SETPIPE_SZ, _CHUNK_BYTES)
+                # Fewer switches between writer and reader.
+                fcntl.fcntl(self.write_end, _F_SETPIPE_SZ, _PIPE_BYTES)
         self._loop.add_reader(self._read_end, self._on_readable)
 
     @property

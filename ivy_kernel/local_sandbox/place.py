@@ -68,9 +68,21 @@ class Place:
         """The list of registered files."""
         return self.state / "manifest.json"
 
+    @property
+    def shared_cache(self) -> Path:
+        """What all chats can use, and none needs."""
+        return self.directory.parent / ".cache"
+
     def make(self) -> None:
         """Make all directories, readable by the user alone."""
-        for path in (self.directory, self.home, self.runtime, self.calls, self.stage):
+        for path in (
+            self.directory,
+            self.home,
+            self.runtime,
+            self.calls,
+            self.stage,
+            self.shared_cache,
+        ):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def clear(self) -> None:

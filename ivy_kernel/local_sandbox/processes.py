@@ -11,21 +11,30 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-from ivy_kernel.local_sandbox.descendants import descendants_of
+from ivy_kernel.local_sandbox.descendants import (
+    descendants_of,
+    kill_descendants,
+    kill_marked,
+    members_of,
+    send_signal,
+    session_of,
+)
 from ivy_kernel.local_sandbox.environment import MARKER, without_secrets
+from ivy_kernel.local_sandbox.host import Host
 from ivy_kernel.local_sandbox.keeper import READY_ID
 from ivy_kernel.local_sandbox.pipes import PipeReader
 
 _PACKAGE_PARENT = Path(__file__).resolve().parents[2]
 _KEEPER_END_SECONDS = 6.0
+_KEEPER_EXIT_SECONDS = 1.0
+# On Linux the keeper needs nothing but the standard library, and starts sooner without the rest.
+_KEEPER_FLAGS = ("-S",) if sys.platform == "linux" else ()
 _MOST_PASSES = 50
 
 
@@ -73,7 +82,18 @@ class Process:
 
     async def started(self) -> None:
         """Wait until it runs."""
-        self.pid = await self._started
+        # Shielded: who stops waiting does not make the process unknown.
+        self.pid = await asyncio.shield(self._started)
+
+    def kill_when_started(self) -> None:
+        """Kill it as soon as it runs: nobody waits for it any more."""
+
+        def kill(started: asyncio.Future[int]) -> None:
+            if not started.cancelled() and started.exception() is None:
+                self.pid = started.result()
+                self.kill_tree()
+
+        self._started.add_done_callback(kill)
 
     def on_words(self, words: Mapping[str, Any]) -> None:
         """Take what the keeper says about it."""
@@ -108,35 +128,18 @@ class Process:
         stopped: set[int] = set()
         for _ in range(_MOST_PASSES):
             tree = {self.pid, *descendants_of(self.pid)}
-            sessions = {pid for pid in tree | stopped if _session_of(pid) == pid}
-            found = {*tree, *_members_of(sessions)} - stopped
+            sessions = {pid for pid in tree | stopped if session_of(pid) == pid}
+            found = {*tree, *members_of(sessions)} - stopped
             if not found:
                 break
-            _send(signal.SIGSTOP, found)
+            send_signal(signal.SIGSTOP, found)
             stopped |= found
-        _send(signal.SIGKILL, stopped)
+        send_signal(signal.SIGKILL, stopped)
 
 
 def _settle(future: asyncio.Future[int], value: int) -> None:
     if not future.done():
         future.set_result(value)
-
-
-def _send(number: signal.Signals, pids: Iterable[int]) -> None:
-    for pid in pids:
-        with suppress(OSError):
-            os.kill(pid, number)
-
-
-def _session_of(pid: int) -> int:
-    try:
-        return os.getsid(pid)
-    except OSError:
-        return 0
-
-
-def _members_of(sessions: set[int]) -> list[int]:
-    return [pid for pid in psutil.pids() if pid and _session_of(pid) in sessions]
 
 
 class ChatProcesses:
@@ -148,39 +151,32 @@ class ChatProcesses:
         Marks the processes.
     environment
         Their environment; the marker is in it.
-    secrets
-        Values that must not be in the environment of the keeper.
-    on_spawn
-        Told how many milliseconds the start of a process took.
+    host
+        The surroundings.
     """
 
-    def __init__(
-        self,
-        sandbox_id: str,
-        environment: Mapping[str, str],
-        secrets: Sequence[str],
-        on_spawn: Callable[[float], None],
-    ) -> None:
-        self._on_spawn = on_spawn
+    def __init__(self, sandbox_id: str, environment: Mapping[str, str], host: Host) -> None:
+        self._host = host
         self._sandbox_id = sandbox_id
         self.environment = dict(environment)
-        self._secrets = secrets
         self._processes: dict[int, Process] = {}
         self._next_id = 0
         self._keeper: subprocess.Popen[bytes] | None = None
         self._connection: socket.socket | None = None
         self._heard = b""
         self._ready = asyncio.Event()
+        self._closing = False
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def open(self) -> None:
         """Start the keeper."""
         ours, theirs = socket.socketpair()
         with theirs:
-            environment = {**without_secrets(os.environ, self._secrets), MARKER: self._sandbox_id}
+            plain = without_secrets(os.environ, self._host.secrets())
+            environment = {**plain, MARKER: self._sandbox_id}
             module = "ivy_kernel.local_sandbox.keeper"
             self._keeper = subprocess.Popen(
-                [sys.executable, "-m", module, str(theirs.fileno())],
+                [sys.executable, *_KEEPER_FLAGS, "-m", module, str(theirs.fileno())],
                 # "-m" puts the working directory first on the import path: it must be ours.
                 cwd=_PACKAGE_PARENT,
                 env=environment,
@@ -263,7 +259,7 @@ class ChatProcesses:
         KeeperLostError
             The chat's processes have all ended.
         """
-        if self._connection is None:
+        if self._connection is None or self._closing:
             raise KeeperLostError("the processes of this sandbox have ended")
         began = time.perf_counter()
         process = Process(output_limit_bytes)
@@ -295,7 +291,10 @@ class ChatProcesses:
             process.stdout.close()
             process.stderr.close()
             raise
-        self._on_spawn((time.perf_counter() - began) * 1000)
+        except asyncio.CancelledError:
+            process.kill_when_started()
+            raise
+        self._host.note_spawn((time.perf_counter() - began) * 1000)
         return process
 
     async def _send_descriptors(self, descriptors: list[int]) -> None:
@@ -345,27 +344,21 @@ class ChatProcesses:
         keeper, self._keeper = self._keeper, None
         if keeper is None:
             return
-        self._close_connection()
+        self._closing = True
+        if self._connection is not None:
+            # The keeper hears that no order will come, ends everything, and closes its own end.
+            self._connection.shutdown(socket.SHUT_WR)
+            await asyncio.wait([self.lost], timeout=_KEEPER_END_SECONDS)
         self._on_keeper_gone()
         try:
-            await asyncio.to_thread(keeper.wait, _KEEPER_END_SECONDS)
+            exit_code = keeper.wait(_KEEPER_EXIT_SECONDS)
         except subprocess.TimeoutExpired:
+            # It may have been stopped by what it kept.
+            await asyncio.to_thread(kill_descendants, keeper.pid, reaping=False)
             keeper.kill()
-            keeper.wait()
-        # The keeper itself may have been killed by what it kept: what then carries our mark, or
-        # is in the group of what does, is found here.
-        await asyncio.to_thread(kill_marked, self._sandbox_id)
-
-
-def kill_marked(sandbox_id: str) -> None:
-    """Kill the processes that carry the sandbox's mark, and those in their sessions."""
-    for _ in range(3):
-        marked = []
-        for process in psutil.process_iter():
-            with suppress(psutil.Error, OSError):
-                if process.environ().get(MARKER) == sandbox_id:
-                    marked.append(process.pid)
-        if not marked:
-            return
-        sessions = {_session_of(pid) for pid in marked} - {0, _session_of(os.getpid())}
-        _send(signal.SIGKILL, {*marked, *_members_of(sessions)})
+            exit_code = keeper.wait()
+        if exit_code != 0 or sys.platform != "linux":
+            # The keeper did not end in order, for it may have been killed by what it kept: what
+            # carries our mark is found by it, and daemons without it are the guard's by now.
+            await asyncio.to_thread(kill_marked, MARKER, self._sandbox_id)
+            self._host.sweep_orphans()

@@ -15,15 +15,15 @@ for restoring. Files outlive everything; variables and processes outlive nothing
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Literal
 
-from ivy_kernel.local_sandbox.clock import Clock
-from ivy_kernel.local_sandbox.config import Config
 from ivy_kernel.local_sandbox.environment import sandbox_environment
+from ivy_kernel.local_sandbox.host import Host
 from ivy_kernel.local_sandbox.notebook import NotebookKernel
 from ivy_kernel.local_sandbox.place import Place
 from ivy_kernel.local_sandbox.processes import ChatProcesses
@@ -32,6 +32,8 @@ from ivy_kernel.local_sandbox.script import python_of
 from ivy_kernel.local_sandbox.tools import Toolbox
 
 Json = dict[str, Any]
+
+log = logging.getLogger("ivy_kernel.local_sandbox")
 
 State = Literal[
     "none",
@@ -59,29 +61,15 @@ class Sandbox:
     ----------
     place
         The chat's directories.
-    config
-        Gives the settings of the moment.
-    clock
-        The server's clock.
-    secrets_of
-        Gives the values that no process may see.
-    on_spawn
-        Told how many milliseconds the start of a process took.
+    host
+        The surroundings.
     """
 
-    def __init__(
-        self,
-        place: Place,
-        config: Callable[[], Config],
-        clock: Clock,
-        secrets_of: Callable[[], list[str]],
-        on_spawn: Callable[[float], None],
-    ) -> None:
-        self._on_spawn = on_spawn
+    def __init__(self, place: Place, host: Host) -> None:
         self._place = place
-        self._config = config
-        self._clock = clock
-        self._secrets_of = secrets_of
+        self._host = host
+        self._config = host.config
+        self._clock = host.clock
         self.state: State = "none"
         self.version = 0
         self.sandbox_id = ""
@@ -120,6 +108,11 @@ class Sandbox:
             return None
         return self._ready + runtime
 
+    @property
+    def _has_failed(self) -> bool:
+        """Whether it failed for good: its processes are gone, or about to be."""
+        return self.state == "failed" and (self._box is None or self._ending is not None)
+
     def ivy_status(self) -> Json:
         """The answer of ``GET /v1/sandbox/{chatId}/status``."""
         self.advance()
@@ -128,7 +121,7 @@ class Sandbox:
             return {**self._progress(), **created}
         if self.state == "active":
             return {"status": "active", "phase": "ready", **created}
-        if self.state == "failed" and self._box is None:
+        if self._has_failed:
             return {"status": "failed", "phase": "failed", "errorMessage": self._error, **created}
         return {"status": "none"}
 
@@ -208,11 +201,11 @@ class Sandbox:
             await self._finish_phase("mount", due)
             if box.processes.lost.done():
                 raise _ProvisioningError("its processes were killed while it was starting")
-        except (_ProvisioningError, OSError) as error:
-            await self._stop_processes()
-            self._phase, self._error = "failed", str(error)
+        except Exception as error:
+            if not isinstance(error, _ProvisioningError):
+                log.exception("provisioning failed")
             self._starting = None
-            self._become("failed")
+            self._fail(str(error))
         else:
             self._starting = None
             self._ready = self._activity = self._clock.now()
@@ -225,16 +218,15 @@ class Sandbox:
             raise _ProvisioningError(self._config().provision_error)
 
     def _new_box(self) -> Toolbox:
-        config, hidden = self._config(), self._secrets_of()
+        config = self._config()
         environment = sandbox_environment(
             self.sandbox_id,
-            self._place.home,
-            self._place.runtime,
+            self._place,
             python_of(config),
-            hidden,
+            self._host.secrets(),
             config.environment,
         )
-        processes = ChatProcesses(self.sandbox_id, environment, hidden, self._on_spawn)
+        processes = ChatProcesses(self.sandbox_id, environment, self._host)
         processes.open()
         processes.lost.add_done_callback(lambda _: self._on_lost(processes))
         kernel = NotebookKernel(processes, self._place.directory, self._place.runtime)
@@ -245,8 +237,7 @@ class Sandbox:
         if self._box is None or self._box.processes is not processes or self._ending is not None:
             return
         if self.state == "active":
-            self._phase, self._error = "failed", "all processes of the sandbox were killed"
-            self._end("failed", 0.0)
+            self._fail("all processes of the sandbox were killed")
 
     # -- use -----------------------------------------------------------------------------------
 
@@ -270,7 +261,7 @@ class Sandbox:
             eta = self._progress()["etaSeconds"]
             text = f"the sandbox is still starting (phase {self._phase}, {eta} s to go)"
             raise Refusal(503, text, "SANDBOX_NOT_READY", _RETRY_SECONDS)
-        if self.state == "failed" and self._ending is None and box is None:
+        if self._has_failed:
             text = f"the sandbox failed to start: {self._error}; create it again"
             raise Refusal(502, text, "SANDBOX_FAILED")
         if self.state != "active" or box is None:
@@ -313,29 +304,36 @@ class Sandbox:
             return
         now, hibernates, expires = self._clock.now(), self._hibernates, self._expires
         if expires is not None and now >= expires:
-            self._end("hibernated" if self._config().expiry_keeps_snapshot else "archived", 0.0)
+            self._end_as("hibernated" if self._config().expiry_keeps_snapshot else "archived")
         elif hibernates is not None and now >= hibernates:
             self._become("hibernating")
-            self._end("hibernated", self._config().hibernating_seconds)
+            self._ending = asyncio.create_task(self._hibernate())
         else:
             self._watch()
 
-    def _end(self, final: State, seconds: float) -> None:
-        if seconds == 0.0:
-            self._become(final)
-        self._ending = asyncio.create_task(self._finish(final, seconds))
+    def _fail(self, error: str) -> None:
+        self._phase, self._error = "failed", error
+        self._end_as("failed")
 
-    async def _finish(self, final: State, seconds: float) -> None:
+    def _end_as(self, final: State) -> None:
+        """Be in the final state at once, and end what is left of the processes."""
+        self._become(final)
+        self._ending = asyncio.create_task(self._stop())
+
+    async def _stop(self) -> None:
         try:
-            if final == "hibernated" and self._config().hibernation_fails:
-                await asyncio.sleep(seconds)
-                self._become("failed")
-                return
-            due = self._clock.now() + seconds
             await self._stop_processes()
+        finally:
+            self._ending = None
+
+    async def _hibernate(self) -> None:
+        due = self._clock.now() + self._config().hibernating_seconds
+        final: State = "failed" if self._config().hibernation_fails else "hibernated"
+        try:
+            if final == "hibernated":
+                await self._stop_processes()
             await asyncio.sleep(max(0.0, due - self._clock.now()))
-            if self.state != final:
-                self._become(final)
+            self._become(final)
         finally:
             self._ending = None
 
@@ -362,9 +360,9 @@ class Sandbox:
             with suppress(asyncio.CancelledError):
                 await starting
         if self.state in ("none", "archived"):
-            return False
+            return starting is not None
         self._ready = self._activity = None
-        self._end("archived", 0.0)
+        self._end_as("archived")
         await self._ended()
         return True
 

@@ -27,6 +27,8 @@ from ivy_kernel.local_sandbox.config import Config
 from ivy_kernel.local_sandbox.control import ControlHandler
 from ivy_kernel.local_sandbox.counters import Counters
 from ivy_kernel.local_sandbox.credentials import Credentials
+from ivy_kernel.local_sandbox.guard import SWEEP_SIGNAL
+from ivy_kernel.local_sandbox.host import Host
 from ivy_kernel.local_sandbox.limits import RateLimit
 from ivy_kernel.local_sandbox.recoup import SessionStatusHandler
 
@@ -114,15 +116,22 @@ class Server:
             credentials=credentials,
             rate_limit=RateLimit(lambda: self.parts.config, clock),
             chats=Chats(
-                options.root,
-                lambda: self.parts.config,
-                clock,
-                lambda: credentials.tokens,
-                counters.spawn,
+                Host(
+                    root=options.root,
+                    config=lambda: self.parts.config,
+                    clock=clock,
+                    secrets=lambda: credentials.tokens,
+                    note_spawn=counters.spawn,
+                    sweep_orphans=self._sweep_orphans,
+                )
             ),
             counters=counters,
             asked_at=clock.now(),
         )
+
+    def _sweep_orphans(self) -> None:
+        if self._options.guard_pid and os.getppid() == self._options.guard_pid:
+            os.kill(self._options.guard_pid, SWEEP_SIGNAL)
 
     def _application(self) -> web.Application:
         parts = {"parts": self.parts}
@@ -167,7 +176,10 @@ class Server:
         finally:
             idle.cancel()
             server.stop()
-            await asyncio.gather(*(sandbox.close() for sandbox in self.parts.chats.sandboxes))
+            closing = [sandbox.close() for sandbox in self.parts.chats.sandboxes]
+            for result in await asyncio.gather(*closing, return_exceptions=True):
+                if isinstance(result, Exception):
+                    log.error("a sandbox did not end in order", exc_info=result)
             if self._options.runtime_file is not None:
                 runtime_file.remove(self._options.runtime_file, self._pid)
             # Those whose calls ended with the sandbox get their answer.
@@ -249,9 +261,7 @@ def _locked(root: Path, wait_seconds: float) -> int:
     RootInUseError
         Another server holds it.
     """
-    state = root / ".state"
-    state.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor = os.open(state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(root / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     until = time.monotonic() + wait_seconds
     while True:
         try:

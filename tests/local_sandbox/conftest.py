@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,6 +28,32 @@ def server() -> Iterator[RunningSandbox]:
 def new_chat() -> Callable[[], str]:
     """Gives chat ids that nobody used yet."""
     return lambda: f"chat-{next(_numbers)}"
+
+
+@pytest.fixture(scope="session")
+def shared_chat(server: RunningSandbox) -> str:
+    """One active chat for all tests that leave nothing in it that others could mind."""
+    server.ready("shared")
+    return "shared"
+
+
+@pytest.fixture
+def changed(server: RunningSandbox) -> Iterator[Callable[..., None]]:
+    """Changes settings of the shared server until the end of the test."""
+    before = server.control()["config"]
+    names: set[str] = set()
+
+    def change(**settings: Any) -> None:
+        names.update(settings)
+        server.control(settings)
+
+    yield change
+    now = server.control()["config"]
+    for name in names:
+        if isinstance(now[name], dict) and isinstance(before[name], dict):
+            # Objects are merged: what was added must be taken away.
+            before[name] |= dict.fromkeys(set(now[name]) - set(before[name]))
+    server.control({name: before[name] for name in names})
 
 
 @pytest.fixture

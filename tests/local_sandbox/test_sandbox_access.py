@@ -283,7 +283,7 @@ def test_connections_are_kept_and_answers_are_prompt(server: RunningSandbox) -> 
     connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=10)
     headers = {"Authorization": f"Bearer {server.token}"}
     began = time.monotonic()
-    for _ in range(50):
+    for _ in range(100):
         connection.request("GET", f"/api{_STATUS}", headers=headers)
         answer = connection.getresponse()
         assert answer.status == 200
@@ -291,7 +291,7 @@ def test_connections_are_kept_and_answers_are_prompt(server: RunningSandbox) -> 
     took = time.monotonic() - began
     connection.close()
     # With Nagle's algorithm and delayed acknowledgements each would take 40 ms.
-    assert took < 1.5
+    assert took < 3
 
 
 def _send_and_leave(server: RunningSandbox, chat: str, code: str, begun: str) -> None:

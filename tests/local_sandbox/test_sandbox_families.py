@@ -195,11 +195,13 @@ def test_nbformat_keeps_its_own_spelling_inside() -> None:
 
 
 @pytest.mark.parametrize("tool", ["python", "notebook"])
-def test_long_text_is_cut_with_a_note(tool: str) -> None:
+def test_long_text_is_cut_with_a_note(families: RunningSandbox, tool: str) -> None:
     """stdout_limit_chars cuts every text and says how much is missing."""
-    with running_sandbox(stdout_limit_chars=100, result_family="process") as server:
-        server.ready("c")
-        result = server.tool("c", f"sandbox_{tool}", code="print('x' * 250)")
+    families.control({"stdout_limit_chars": 100, "result_family": "process"})
+    try:
+        result = families.tool("c", f"sandbox_{tool}", code="print('x' * 250)")
         assert result["stdout"].startswith("x" * 100 + "\n... [151 characters truncated]")
-        short = server.tool("c", f"sandbox_{tool}", code="print('y')")
+        short = families.tool("c", f"sandbox_{tool}", code="print('y')")
         assert short["stdout"] == "y\n"
+    finally:
+        families.control({"stdout_limit_chars": 0})

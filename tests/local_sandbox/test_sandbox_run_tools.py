@@ -12,83 +12,92 @@ import psutil
 import pytest
 from sandbox_server import RunningSandbox, running_sandbox, until
 
+Change = Callable[..., None]
 
-def test_python_runs_in_a_fresh_process(server: RunningSandbox, chat: str) -> None:
+
+def test_python_runs_in_a_fresh_process(server: RunningSandbox, shared_chat: str) -> None:
     """A script's output and exit code come back, and its variables do not stay."""
-    first = server.tool(chat, "sandbox_python", code="x = 41\nprint(x + 1)")
+    first = server.tool(shared_chat, "sandbox_python", code="x = 41\nprint(x + 1)")
     assert first == {"stdout": "42\n", "stderr": "", "exit_code": 0, "timed_out": False}
-    second = server.tool(chat, "sandbox_python", code="print(x)")
+    second = server.tool(shared_chat, "sandbox_python", code="print(x)")
     assert second["exit_code"] == 1
     assert "NameError" in second["stderr"]
 
 
-def test_python_imports_from_the_chats_directory(server: RunningSandbox, chat: str) -> None:
+def test_python_imports_from_the_chats_directory(server: RunningSandbox, shared_chat: str) -> None:
     """A module that was written to the chat's directory can be imported."""
-    server.tool(chat, "sandbox_write", path="own_module.py", content="answer = 42\n")
-    result = server.tool(chat, "sandbox_python", code="import own_module; print(own_module.answer)")
+    server.tool(shared_chat, "sandbox_write", path="own_module.py", content="answer = 42\n")
+    result = server.tool(
+        shared_chat, "sandbox_python", code="import own_module; print(own_module.answer)"
+    )
     assert result["stdout"] == "42\n"
 
 
-def test_exec_runs_a_shell_command(server: RunningSandbox, chat: str) -> None:
+def test_exec_runs_a_shell_command(server: RunningSandbox, shared_chat: str) -> None:
     """Pipes and exit codes are the shell's."""
-    result = server.tool(chat, "sandbox_exec", command="printf 'b\\na\\n' | sort; exit 3")
+    result = server.tool(shared_chat, "sandbox_exec", command="printf 'b\\na\\n' | sort; exit 3")
     assert result["stdout"] == "a\nb\n"
     assert result["exit_code"] == 3
 
 
-def test_exec_takes_a_command_longer_than_an_argument(server: RunningSandbox, chat: str) -> None:
+def test_exec_takes_a_command_longer_than_an_argument(
+    server: RunningSandbox, shared_chat: str
+) -> None:
     """A command above the system's limit of one argument runs."""
     command = ": " + "x" * 300_000 + "\necho done"
-    assert server.tool(chat, "sandbox_exec", command=command)["stdout"] == "done\n"
+    assert server.tool(shared_chat, "sandbox_exec", command=command)["stdout"] == "done\n"
 
 
-def test_exec_route_is_the_exec_tool(server: RunningSandbox, chat: str) -> None:
+def test_exec_route_is_the_exec_tool(server: RunningSandbox, shared_chat: str) -> None:
     """The route exec gives what sandbox_exec gives."""
-    status, _, body = server.call("POST", f"/v1/sandbox/{chat}/exec", {"command": "echo hi"})
-    assert (status, body) == (200, server.tool(chat, "sandbox_exec", command="echo hi"))
+    status, _, body = server.call("POST", f"/v1/sandbox/{shared_chat}/exec", {"command": "echo hi"})
+    assert (status, body) == (200, server.tool(shared_chat, "sandbox_exec", command="echo hi"))
 
 
 @pytest.mark.skipif(shutil.which("Rscript") is None, reason="R is not installed")
-def test_rscript_runs_r(server: RunningSandbox, chat: str) -> None:
+def test_rscript_runs_r(server: RunningSandbox, shared_chat: str) -> None:
     """R code runs in a real R."""
-    result = server.tool(chat, "sandbox_rscript", code="cat(sum(1:4), '\\n')")
+    result = server.tool(shared_chat, "sandbox_rscript", code="cat(sum(1:4), '\\n')")
     assert (result["stdout"], result["exit_code"]) == ("10 \n", 0)
 
 
-def test_missing_r_is_a_clear_tool_error() -> None:
+def test_missing_r_is_a_clear_tool_error(
+    server: RunningSandbox, shared_chat: str, changed: Change
+) -> None:
     """Without Rscript the result, not the request, says what is missing."""
-    with running_sandbox(rscript="no-such-rscript") as server:
-        server.ready("c")
-        result = server.tool("c", "sandbox_rscript", code="1")
+    changed(rscript="no-such-rscript")
+    result = server.tool(shared_chat, "sandbox_rscript", code="1")
     assert result["exit_code"] == 127
     assert "R is not installed" in result["stderr"]
 
 
-def test_scripts_have_no_stdin(server: RunningSandbox, chat: str) -> None:
+def test_scripts_have_no_stdin(server: RunningSandbox, shared_chat: str) -> None:
     """Reading stdin ends at once instead of hanging."""
-    assert server.tool(chat, "sandbox_python", code="print(input())")["exit_code"] == 1
-    assert server.tool(chat, "sandbox_exec", command="cat; echo end")["stdout"] == "end\n"
+    assert server.tool(shared_chat, "sandbox_python", code="print(input())")["exit_code"] == 1
+    assert server.tool(shared_chat, "sandbox_exec", command="cat; echo end")["stdout"] == "end\n"
 
 
-def test_output_that_is_no_text_is_replaced(server: RunningSandbox, chat: str) -> None:
+def test_output_that_is_no_text_is_replaced(server: RunningSandbox, shared_chat: str) -> None:
     """Bytes that are no UTF-8 come as replacement characters, in valid JSON."""
-    assert server.tool(chat, "sandbox_exec", command="printf 'a\\377b'")["stdout"] == "a\ufffdb"
+    assert (
+        server.tool(shared_chat, "sandbox_exec", command="printf 'a\\377b'")["stdout"] == "a\ufffdb"
+    )
 
 
-def test_notebook_keeps_variables(server: RunningSandbox, chat: str) -> None:
+def test_notebook_keeps_variables(server: RunningSandbox, shared_chat: str) -> None:
     """One kernel per chat holds the state of its cells and counts them."""
-    server.tool(chat, "sandbox_notebook", code="x = 20")
-    result = server.tool(chat, "sandbox_notebook", code="x + 1")
+    first = server.tool(shared_chat, "sandbox_notebook", code="x = 20")["execution_count"]
+    result = server.tool(shared_chat, "sandbox_notebook", code="x + 1")
     assert result == {
         "outputs": [
             {
                 "output_type": "execute_result",
                 "data": {"text/plain": "21"},
                 "metadata": {},
-                "execution_count": 2,
+                "execution_count": first + 1,
             }
         ],
-        "execution_count": 2,
+        "execution_count": first + 1,
     }
 
 
@@ -104,14 +113,14 @@ def test_notebooks_of_two_chats_are_apart(
     server.call("POST", f"/v1/sandbox/{other}/terminate")
 
 
-def test_notebook_calls_are_queued(server: RunningSandbox, chat: str) -> None:
+def test_notebook_calls_are_queued(server: RunningSandbox, shared_chat: str) -> None:
     """Cells that arrive together run one after the other, each once."""
-    server.tool(chat, "sandbox_notebook", code="import time; seen = []")
+    server.tool(shared_chat, "sandbox_notebook", code="import time; seen = []")
     code = "seen.append(len(seen)); time.sleep(0.1); print(len(seen))"
     printed: list[str] = []
 
     def run() -> None:
-        outputs = server.tool(chat, "sandbox_notebook", code=code)["outputs"]
+        outputs = server.tool(shared_chat, "sandbox_notebook", code=code)["outputs"]
         printed.append(outputs[0]["text"])
 
     threads = [threading.Thread(target=run) for _ in range(4)]
@@ -122,13 +131,15 @@ def test_notebook_calls_are_queued(server: RunningSandbox, chat: str) -> None:
     assert sorted(printed) == ["1\n", "2\n", "3\n", "4\n"]
 
 
-def test_notebook_streams_are_joined_and_kept_apart(server: RunningSandbox, chat: str) -> None:
+def test_notebook_streams_are_joined_and_kept_apart(
+    server: RunningSandbox, shared_chat: str
+) -> None:
     """Text of one stream is one output until the other stream speaks."""
     code = (
         "import sys\nprint('a', flush=True); print('b', flush=True)\n"
         "print('c', file=sys.stderr, flush=True); print('d')"
     )
-    outputs = server.tool(chat, "sandbox_notebook", code=code)["outputs"]
+    outputs = server.tool(shared_chat, "sandbox_notebook", code=code)["outputs"]
     assert [(out["name"], out["text"]) for out in outputs] == [
         ("stdout", "a\nb\n"),
         ("stderr", "c\n"),
@@ -136,14 +147,16 @@ def test_notebook_streams_are_joined_and_kept_apart(server: RunningSandbox, chat
     ]
 
 
-def test_notebook_applies_clear_output_and_updates(server: RunningSandbox, chat: str) -> None:
+def test_notebook_applies_clear_output_and_updates(
+    server: RunningSandbox, shared_chat: str
+) -> None:
     """What was cleared is not in the result, and an updated display shows its last state."""
     code = (
         "from IPython.display import clear_output, display\n"
         "print('gone'); clear_output()\n"
         "handle = display('old', display_id=True); handle.update('new')"
     )
-    outputs = server.tool(chat, "sandbox_notebook", code=code)["outputs"]
+    outputs = server.tool(shared_chat, "sandbox_notebook", code=code)["outputs"]
     assert [out["data"]["text/plain"] for out in outputs] == ["'new'"]
 
 
@@ -209,17 +222,18 @@ def test_a_tree_that_forks_all_the_time_is_killed(server: RunningSandbox, chat: 
 
 
 @pytest.mark.parametrize(("group", "tool"), [("script", "python"), ("notebook", "notebook")])
-def test_caps_limit_what_may_be_asked_for(group: str, tool: str) -> None:
+def test_caps_limit_what_may_be_asked_for(
+    server: RunningSandbox, shared_chat: str, changed: Change, group: str, tool: str
+) -> None:
     """A timeout above the cap counts as the cap."""
     caps = {"script": 60, "notebook": 60, "files": 60, group: 0.8}
-    with running_sandbox(cap_seconds=caps) as server:
-        server.ready("c")
-        began = time.monotonic()
-        path = f"/v1/sandbox/c/tool/sandbox_{tool}"
-        code = "import time; time.sleep(30)"
-        status, _, answer = server.call("POST", path, {"code": code, "timeout": 300})
-        assert (status, answer["code"]) == (504, "TOOL_TIMEOUT")
-        assert time.monotonic() - began < 10
+    changed(cap_seconds=caps)
+    began = time.monotonic()
+    path = f"/v1/sandbox/{shared_chat}/tool/sandbox_{tool}"
+    code = "import time; time.sleep(30)"
+    status, _, answer = server.call("POST", path, {"code": code, "timeout": 300})
+    assert (status, answer["code"]) == (504, "TOOL_TIMEOUT")
+    assert time.monotonic() - began < 10
 
 
 def test_default_caps_are_the_documented_ones(server: RunningSandbox) -> None:
@@ -228,49 +242,54 @@ def test_default_caps_are_the_documented_ones(server: RunningSandbox) -> None:
     assert caps == {"script": 120, "notebook": 300, "files": 300}
 
 
-def test_a_cell_that_ignores_interrupts_loses_its_kernel() -> None:
+def test_a_cell_that_ignores_interrupts_loses_its_kernel(
+    server: RunningSandbox, shared_chat: str, changed: Change
+) -> None:
     """The kernel of a cell that does not stop is killed, and the answer says that."""
-    with running_sandbox(interrupt_grace_seconds=0.3) as server:
-        server.ready("c")
-        code = (
-            "import time\nx = 1\nend = time.time() + 60\n"
-            "while time.time() < end:\n"
-            "    try:\n        time.sleep(60)\n"
-            "    except KeyboardInterrupt:\n        pass\n"
-        )
-        path = "/v1/sandbox/c/tool/sandbox_notebook"
-        server.tool("c", "sandbox_notebook", code="x = 1")
-        status, _, answer = server.call("POST", path, {"code": code, "timeout": 0.5})
-        assert status == 504
-        assert "killed" in answer["error"]
-        assert server.tool("c", "sandbox_notebook", code="x")["outputs"][0]["ename"] == "NameError"
+    changed(interrupt_grace_seconds=0.3)
+    code = (
+        "import time\nx = 1\nend = time.time() + 60\n"
+        "while time.time() < end:\n"
+        "    try:\n        time.sleep(60)\n"
+        "    except KeyboardInterrupt:\n        pass\n"
+    )
+    path = f"/v1/sandbox/{shared_chat}/tool/sandbox_notebook"
+    server.tool(shared_chat, "sandbox_notebook", code="x = 1")
+    status, _, answer = server.call("POST", path, {"code": code, "timeout": 0.5})
+    assert status == 504
+    assert "killed" in answer["error"]
+    assert (
+        server.tool(shared_chat, "sandbox_notebook", code="x")["outputs"][0]["ename"] == "NameError"
+    )
 
 
-def test_a_cell_that_only_waited_says_that_it_never_ran(server: RunningSandbox, chat: str) -> None:
+def test_a_cell_that_only_waited_says_that_it_never_ran(
+    server: RunningSandbox, shared_chat: str
+) -> None:
     """A cell whose time is up in the queue is 504, was not run, and the answer says so."""
-    server.tool(chat, "sandbox_notebook", code="ran = False")
+    server.tool(shared_chat, "sandbox_notebook", code="ran = False")
     first = threading.Thread(
         target=server.tool,
-        args=(chat, "sandbox_notebook"),
+        args=(shared_chat, "sandbox_notebook"),
         kwargs={"code": "open('begun', 'w').close(); import time; time.sleep(1)"},
     )
     first.start()
-    until((server.root / chat / "begun").exists, "the first cell runs")
-    path = f"/v1/sandbox/{chat}/tool/sandbox_notebook"
+    until((server.root / shared_chat / "begun").exists, "the first cell runs")
+    path = f"/v1/sandbox/{shared_chat}/tool/sandbox_notebook"
     status, _, answer = server.call("POST", path, {"code": "ran = True", "timeout": 0.2})
     first.join()
     assert status == 504
     assert "never ran" in answer["error"]
-    shown = server.tool(chat, "sandbox_notebook", code="ran")["outputs"][0]
+    shown = server.tool(shared_chat, "sandbox_notebook", code="ran")["outputs"][0]
     assert shown["data"]["text/plain"] == "False"
 
 
 @pytest.mark.parametrize("timeout", ["10", True, 0, -1, [], {}])
 def test_a_timeout_that_is_no_time_is_400(
-    server: RunningSandbox, chat: str, timeout: object
+    server: RunningSandbox, shared_chat: str, timeout: object
 ) -> None:
     """Only a positive number is a timeout."""
-    path = f"/v1/sandbox/{chat}/tool/sandbox_files"
+    path = f"/v1/sandbox/{shared_chat}/tool/sandbox_files"
     status, _, answer = server.call("POST", path, {"timeout": timeout})
     assert (status, answer["code"]) == (400, "BAD_PARAMETERS")
 
@@ -302,41 +321,44 @@ def _alive(pid: int) -> bool:
 
 
 def test_a_background_process_that_holds_stdout_does_not_hold_the_call(
-    server: RunningSandbox, chat: str
+    server: RunningSandbox, shared_chat: str
 ) -> None:
     """The call ends with its shell, and what it left behind may go on printing."""
-    began = time.monotonic()
-    command = "(for i in 1 2 3; do sleep 0.2; echo later; done; touch survived) & echo now"
-    assert server.tool(chat, "sandbox_exec", command=command)["stdout"] == "now\n"
-    assert time.monotonic() - began < 0.5
-    until((server.root / chat / "survived").exists, "the background process ended by itself")
+    command = "(for i in 1 2 3; do sleep 0.3; echo later; done; touch survived) & echo now"
+    assert server.tool(shared_chat, "sandbox_exec", command=command)["stdout"] == "now\n"
+    assert not (server.root / shared_chat / "survived").exists()
+    until((server.root / shared_chat / "survived").exists, "the background process ended by itself")
 
 
-def test_everything_written_before_the_end_arrives(server: RunningSandbox, chat: str) -> None:
+def test_everything_written_before_the_end_arrives(
+    server: RunningSandbox, shared_chat: str
+) -> None:
     """Ten megabytes come whole, whatever a pipe holds at once."""
     code = "import sys; sys.stdout.write('x' * 10_000_000)"
-    assert len(server.tool(chat, "sandbox_python", code=code)["stdout"]) == 10_000_000
+    assert len(server.tool(shared_chat, "sandbox_python", code=code)["stdout"]) == 10_000_000
 
 
-def test_output_above_the_limit_is_dropped_and_counted() -> None:
+def test_output_above_the_limit_is_dropped_and_counted(
+    server: RunningSandbox, shared_chat: str, changed: Change
+) -> None:
     """Each stream keeps its beginning, and says how much is missing."""
-    with running_sandbox(output_limit_bytes=1000) as server:
-        server.ready("c")
-        script = server.tool("c", "sandbox_python", code="print('x' * 4999)")["stdout"]
-        assert script.startswith("x" * 1000 + "\n...")
-        assert "4000 bytes more" in script
-        outputs = server.tool("c", "sandbox_notebook", code="print('x' * 4999)")["outputs"]
-        assert outputs[0]["text"] == "x" * 1000
-        assert "4000 characters" in outputs[1]["text"]
+    changed(output_limit_bytes=1000)
+    script = server.tool(shared_chat, "sandbox_python", code="print('x' * 4999)")["stdout"]
+    assert script.startswith("x" * 1000 + "\n...")
+    assert "4000 bytes more" in script
+    outputs = server.tool(shared_chat, "sandbox_notebook", code="print('x' * 4999)")["outputs"]
+    assert outputs[0]["text"] == "x" * 1000
+    assert "4000 characters" in outputs[1]["text"]
 
 
-def test_memory_limit_applies_to_processes() -> None:
+def test_memory_limit_applies_to_processes(
+    server: RunningSandbox, shared_chat: str, changed: Change
+) -> None:
     """Code that needs more address space than allowed gets a MemoryError."""
-    with running_sandbox(memory_limit_bytes=1 << 30) as server:
-        server.ready("c")
-        result = server.tool("c", "sandbox_python", code="b = bytearray(2 << 30)")
-        assert "MemoryError" in result["stderr"]
-        assert server.tool("c", "sandbox_python", code="print(1)")["stdout"] == "1\n"
+    changed(memory_limit_bytes=1 << 30)
+    result = server.tool(shared_chat, "sandbox_python", code="b = bytearray(2 << 30)")
+    assert "MemoryError" in result["stderr"]
+    assert server.tool(shared_chat, "sandbox_python", code="print(1)")["stdout"] == "1\n"
 
 
 def test_secrets_of_the_environment_are_not_passed_on() -> None:
@@ -373,28 +395,30 @@ def test_secrets_of_the_environment_are_not_passed_on() -> None:
             assert "stays" in text
 
 
-def test_home_is_the_chats_own(server: RunningSandbox, chat: str) -> None:
+def test_home_is_the_chats_own(server: RunningSandbox, shared_chat: str) -> None:
     """What code leaves in its home directory is not in the user's."""
-    home = server.tool(chat, "sandbox_exec", command="echo $HOME")["stdout"].strip()
+    home = server.tool(shared_chat, "sandbox_exec", command="echo $HOME")["stdout"].strip()
     assert Path(home).is_relative_to(server.root)
 
 
-def test_code_field_can_be_another() -> None:
+def test_code_field_can_be_another(
+    server: RunningSandbox, shared_chat: str, changed: Change
+) -> None:
     """With another name configured, the usual one is refused with 400."""
-    with running_sandbox(code_field={"sandbox_python": "source"}) as server:
-        server.ready("c")
-        path = "/v1/sandbox/c/tool/sandbox_python"
-        assert server.call("POST", path, {"code": "print(1)"})[0] == 400
-        assert server.tool("c", "sandbox_python", source="print(1)")["stdout"] == "1\n"
+    changed(code_field={"sandbox_python": "source"})
+    path = f"/v1/sandbox/{shared_chat}/tool/sandbox_python"
+    assert server.call("POST", path, {"code": "print(1)"})[0] == 400
+    assert server.tool(shared_chat, "sandbox_python", source="print(1)")["stdout"] == "1\n"
 
 
-def test_long_code_is_refused_when_limited() -> None:
+def test_long_code_is_refused_when_limited(
+    server: RunningSandbox, shared_chat: str, changed: Change
+) -> None:
     """Code above max_code_chars is 400 with a code that says why."""
-    with running_sandbox(max_code_chars=10) as server:
-        server.ready("c")
-        path = "/v1/sandbox/c/tool/sandbox_python"
-        status, _, answer = server.call("POST", path, {"code": "x" * 11})
-        assert (status, answer["code"]) == (400, "CODE_TOO_LONG")
+    changed(max_code_chars=10)
+    path = f"/v1/sandbox/{shared_chat}/tool/sandbox_python"
+    status, _, answer = server.call("POST", path, {"code": "x" * 11})
+    assert (status, answer["code"]) == (400, "CODE_TOO_LONG")
 
 
 def test_killing_the_parent_of_everything_fails_the_sandbox(
@@ -404,9 +428,16 @@ def test_killing_the_parent_of_everything_fails_the_sandbox(
     chat = new_chat()
     server.ready(chat)
     path = f"/v1/sandbox/{chat}/tool/sandbox_exec"
-    status, _, answer = server.call("POST", path, {"command": "kill -9 $PPID; sleep 30"})
+    command = (
+        "setsid env -i sh -c 'echo $$ > daemon.pid; cd /; while :; do sleep 0.05; done' "
+        "> /dev/null 2>&1 &\nwhile [ ! -s daemon.pid ]; do sleep 0.01; done\n"
+        "kill -9 $PPID; sleep 30"
+    )
+    status, _, answer = server.call("POST", path, {"command": command})
     assert (status, answer["code"]) == (502, "SANDBOX_ENDED")
     until(lambda: server.status(chat)["status"] == "failed", "the failure is seen")
+    daemon = int((server.root / chat / "daemon.pid").read_text())
+    until(lambda: not _alive(daemon), "the daemon is gone")
     server.ready(chat)
     assert server.tool(chat, "sandbox_exec", command="echo back")["stdout"] == "back\n"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import threading
-import time
 
 import pytest
 from sandbox_server import RunningSandbox, running_sandbox, until
@@ -96,9 +95,8 @@ def test_serial_runs_one_call_at_a_time() -> None:
         ]
         for thread in threads:
             thread.start()
-        began = time.monotonic()
         server.tool("d", "sandbox_files")
-        assert time.monotonic() - began < 0.6
+        assert any(thread.is_alive() for thread in threads)
         for thread in threads:
             thread.join()
         lines = (server.root / "c" / "spans").read_text().splitlines()
