@@ -25,6 +25,7 @@ from jupyter_core.paths import jupyter_data_dir, jupyter_runtime_dir
 from ivy_kernel.errors import NotSentError
 from ivy_kernel.web_address import check_url
 
+SERVER_MODULE = "ivy_kernel.local_sandbox"
 START_TIMEOUT_SECONDS = 60.0
 POLL_SECONDS = 0.05
 
@@ -78,16 +79,26 @@ def find() -> Embedded | None:
         if status.st_mode & 0o077:
             return None  # others could have read or planted the token
         facts = json.loads(path.read_text("utf-8"))
-        found = Embedded(check_url(facts["url"]), str(facts["token"]), int(facts["pid"]))
+        found = Embedded(check_url(str(facts["url"])), str(facts["token"]), int(facts["pid"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return found if psutil.pid_exists(found.process_id) else None
+    return found if _is_server(found.process_id) else None
+
+
+def _is_server(process_id: int) -> bool:
+    """Whether a process lives and is a server: the id of one that was killed may be used again."""
+    try:
+        process = psutil.Process(process_id)
+        alive = process.status() != psutil.STATUS_ZOMBIE
+        return alive and SERVER_MODULE in process.cmdline()
+    except (psutil.Error, ValueError, OverflowError):  # gone, not ours to look at, or no id
+        return False
 
 
 def server_command(*, idle_exit_seconds: float) -> list[str]:
     """The arguments for Python that run the server so that `find` finds it."""
     return [
-        *("-m", "ivy_kernel.local_sandbox"),
+        *("-m", SERVER_MODULE),
         *("--runtime-file", str(runtime_file())),
         *("--root", str(data_directory())),
         *("--idle-exit-seconds", f"{idle_exit_seconds:.0f}"),
@@ -149,18 +160,23 @@ async def _start(path: Path, idle_exit_seconds: float, deadline: float) -> Embed
             stdout=subprocess.DEVNULL,
             stderr=descriptor,
             env=server_environment(),
+            cwd=path.parent,  # Python looks for modules there first, so not in the user's folder
             start_new_session=True,
         )
     finally:
         os.close(descriptor)
     _started.append(process)
-    while time.monotonic() < deadline:
-        found = find()
-        if found is not None:
-            return found
-        if process.poll() is not None:
-            break
-        await asyncio.sleep(POLL_SECONDS)
+    try:
+        while time.monotonic() < deadline:
+            found = find()
+            if found is not None:
+                return found
+            if process.poll() is not None:
+                break
+            await asyncio.sleep(POLL_SECONDS)
+    except asyncio.CancelledError:
+        process.terminate()  # else the next start, which may come at once, would make a second one
+        raise
     process.terminate()
     raise NotSentError(f"The local sandbox did not start; its log is {log_path}.")
 

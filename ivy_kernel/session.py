@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from ivy_kernel.errors import (
@@ -24,6 +25,7 @@ from ivy_kernel.progress import StartProgress
 from ivy_kernel.routes.agent import Event
 from ivy_kernel.routes.agent_cells import AgentCells
 from ivy_kernel.routes.endings import show_error, show_ivy_error, succeeded
+from ivy_kernel.routes.named_tool import NamedTool
 from ivy_kernel.routes.notebook import NotebookRoute
 from ivy_kernel.routes.route import Route
 from ivy_kernel.routes.script import ScriptRoute
@@ -34,6 +36,16 @@ Result = TypeVar("Result")
 
 CHECK_AFTER_SECONDS = 15.0
 """After so long without contact the sandbox is looked at before a cell runs."""
+
+LOCAL_KEEP_ALIVE_SECONDS = 300.0
+CLOUD_LIFETIME_SECONDS = 45 * 60.0
+LOCAL_LIFETIME_SECONDS = 7 * 24 * 3600.0
+"""The local sandbox costs nothing, so an open notebook keeps it, and its variables, overnight too.
+
+Nothing of the kind is done to a sandbox in the cloud, which would be kept from hibernating."""
+
+NOT_READY_PAUSE_SECONDS = 0.5
+"""Between tries, when the platform says "not ready" and not how long to wait."""
 
 STARTING = (
     "Interrupted while the sandbox was starting. Nothing of this cell was run; the sandbox goes on "
@@ -95,38 +107,78 @@ class Session:
         self._contact: float | None = None
         self._used = False
         self._preparing: asyncio.Future[Any] | None = None
+        self._tool: NamedTool | None = None
         self._busy = False
+        self._keeper: asyncio.Future[None] | None = None
         self._lock = asyncio.Lock()
 
-    async def execute(self, cell: Cell, sink: Sink) -> Outcome:
+    async def execute(
+        self, cell: Cell, sink: Sink, *, on_ready: Callable[[], None] | None = None
+    ) -> Outcome:
         """Run one cell to its one end; errors of ours end up in the outcome, never raised.
 
         Called by the kernel for each ``execute_request``, and by the magics.
+
+        Parameters
+        ----------
+        cell, sink
+            The cell, and what takes its messages.
+        on_ready
+            Told when the sandbox is there and the cell is about to go.
         """
+        return await self._in_turn(lambda: self._execute(cell, sink, on_ready or _nothing), sink)
+
+    async def run_tool(self, tool: NamedTool, cell: Cell, sink: Sink) -> Outcome:
+        """Run one of the platform's other tools, as `execute` runs a cell.
+
+        Called by the magics for ``--lang`` and ``--tool``.
+        """
+        return await self._in_turn(lambda: self._run_tool(tool, cell, sink), sink)
+
+    async def _in_turn(self, work: Callable[[], Awaitable[Outcome]], sink: Sink) -> Outcome:
         async with self._lock:
             self._busy = True
             try:
-                return await self._execute(cell, sink)
+                return await work()
             except IvyError as error:
                 self._note(error)
                 return show_ivy_error(sink, error)
             finally:
                 self._busy = False
 
-    async def _execute(self, cell: Cell, sink: Sink) -> Outcome:
+    async def _run_tool(self, tool: NamedTool, cell: Cell, sink: Sink) -> Outcome:
+        seen = await self._interruptible(self._see_sandbox(cell, sink), sink)
+        if isinstance(seen, Outcome):
+            return seen
+        tools = await self._sandbox_tools()
+        while True:
+            self._tool = tool
+            try:
+                return await tool.execute(tools, cell, sink)
+            except NotReadyError:  # it said that nothing ran
+                waited = await self._interruptible(self._wait(sink), sink)
+                if isinstance(waited, Outcome):
+                    return waited
+            except NotFoundError as error:
+                raise await self._explained(error) from error
+            finally:
+                self._tool = None
+
+    async def _execute(self, cell: Cell, sink: Sink, on_ready: Callable[[], None]) -> Outcome:
         if is_empty(cell.code):
             return succeeded()
         prepared = await self._interruptible(self._prepare(cell, sink), sink)
         if isinstance(prepared, Outcome):
             return prepared
+        on_ready()
         while True:
             try:
                 outcome = await prepared.execute(cell, sink)
-            except NotReadyError:  # it said that nothing ran
-                waited = await self._interruptible(self._wait(sink), sink)
+            except NotReadyError as error:  # it said that nothing ran
+                waiting = self._wait_and_check(prepared, sink, error)
+                waited = await self._interruptible(waiting, sink)
                 if isinstance(waited, Outcome):
                     return waited
-                await self._check(prepared, sink)
             except NotFoundError as error:
                 raise await self._explained(error) from error
             else:
@@ -158,6 +210,8 @@ class Session:
         """Stop what is under way: the start of the sandbox, or the cell. Harmless when idle."""
         if self._preparing is not None:
             self._preparing.cancel()
+        elif self._tool is not None:
+            self._tool.stop()
         elif self._route is not None:
             await self._route.interrupt()
 
@@ -175,6 +229,18 @@ class Session:
         await self.lifecycle.terminate()
         self.forget()
 
+    async def reconnect(self) -> SandboxStatus:
+        """Drop the connections and look at the sandbox again; the variables stay.
+
+        While a cell is under way its connections are left alone: its answer would be lost.
+        """
+        if not self._busy:
+            self._contact = None
+            await self.lifecycle.drop_connections()
+        status = await self.lifecycle.status()
+        self.lifecycle.poke()
+        return status
+
     def forget(self) -> None:
         """The sandbox of before is gone and the user knows it."""
         self._route, self._contact, self._used = None, None, False
@@ -187,9 +253,18 @@ class Session:
         keep
             Whether the variables are left for a later session with the same key.
         """
+        if self._keeper is not None:
+            self._keeper.cancel()
         if self._route is not None:
             await self._route.close(keep=keep)
         await self.lifecycle.aclose()
+
+    async def _keep_alive(self) -> None:
+        """Let the local sandbox's server know that somebody is still here."""
+        while True:
+            await asyncio.sleep(LOCAL_KEEP_ALIVE_SECONDS)
+            with suppress(IvyError):
+                await self.lifecycle.read_status()
 
     @property
     def agent(self) -> AgentCells | None:
@@ -212,9 +287,7 @@ class Session:
         """
         if self._route is not None:
             return self._route
-        tools = SandboxTools(
-            await self.lifecycle.client(), self.lifecycle.chat_id, dict(self._code_fields)
-        )
+        tools = await self._sandbox_tools()
         seconds = self._cell_timeout_seconds
         routes: list[Route] = [
             AgentCells(
@@ -222,6 +295,9 @@ class Session:
                 session_key=self._session_key,
                 on_background=self._on_background,
                 on_event=self._on_event,
+                idle_lifetime_seconds=(
+                    LOCAL_LIFETIME_SECONDS if self.lifecycle.local else CLOUD_LIFETIME_SECONDS
+                ),
             ),
             NotebookRoute(tools, cell_timeout_seconds=seconds),
             ScriptRoute(tools, cell_timeout_seconds=seconds),
@@ -237,9 +313,16 @@ class Session:
                 continue
             self._route = route
             self._contact = monotonic_seconds()
+            if self.lifecycle.local and self._keeper is None:
+                self._keeper = asyncio.ensure_future(self._keep_alive())
             return route
         raise RouteError(
             f"No way to run cells in {self.lifecycle.name}: {'; '.join(self._refused)}"
+        )
+
+    async def _sandbox_tools(self) -> SandboxTools:
+        return SandboxTools(
+            await self.lifecycle.client(), self.lifecycle.chat_id, self._code_fields
         )
 
     async def _prepare(self, cell: Cell, sink: Sink) -> Route:
@@ -307,19 +390,28 @@ class Session:
             )
         return status
 
+    async def _wait_after(self, error: NotReadyError, sink: Sink) -> None:
+        """Wait until the next try of what was "not ready", also if the status says that it is."""
+        await asyncio.sleep(error.retry_after_seconds or NOT_READY_PAUSE_SECONDS)
+        await self._wait(sink)
+
+    async def _wait_and_check(self, route: Route, sink: Sink, error: NotReadyError) -> None:
+        await self._wait_after(error, sink)
+        await self._check(route, sink)
+
     async def _open_when_ready(self, sink: Sink) -> Route:
         while True:
             try:
                 return await self.open_route()
-            except NotReadyError:
-                await self._wait(sink)
+            except NotReadyError as error:
+                await self._wait_after(error, sink)
 
     async def _check(self, route: Route, sink: Sink) -> None:
         while True:
             try:
                 await route.check()
-            except NotReadyError:
-                await self._wait(sink)
+            except NotReadyError as error:
+                await self._wait_after(error, sink)
             except NotFoundError as error:
                 raise await self._explained(error) from error
             except RouteError as error:
@@ -370,6 +462,10 @@ class Session:
 
 def _ignore(_: object) -> None:
     """Takes what nobody asked for."""
+
+
+def _nothing() -> None:
+    """Nobody wants to be told."""
 
 
 def is_empty(code: str) -> bool:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from traitlets import default
+from jupyter_core.application import base_aliases
+from traitlets import Bool, Enum, default
 
 from ivy_kernel.cli.base import EXIT_FAILED, JSON_FLAG, YES_FLAG, IvyCommandApp, print_line
+from ivy_kernel.cli.watch import status_facts, watch_status
 from ivy_kernel.connect import open_lifecycle
 from ivy_kernel.describe import duration_words, status_lines
 from ivy_kernel.errors import UsageError
@@ -33,26 +35,44 @@ class _LifecycleApp(IvyCommandApp):
         """Print a status, as lines or JSON."""
         now = monotonic_seconds()
         if self.as_json:
-            facts: dict[str, Any] = {
-                "name": lifecycle.name,
-                "local": lifecycle.local,
-                "chat_id": lifecycle.chat_id,
-                "status": status.to_json(now),
-            }
-            self.print_json(facts)
+            self.print_json(status_facts(lifecycle, status.to_json(now)))
         else:
             for line in status_lines(lifecycle, status, now):
                 print_line(line)
 
 
 class StatusApp(_LifecycleApp):
-    """Show the sandbox's state. Exit code 0 when it is active, 1 otherwise."""
+    """Show the sandbox's state, once or for as long as you watch.
+
+    Exit codes: 0 when it is active (with --until: when what was waited for is so), 1 when it is
+    not, or its status cannot be read, 2 for a wrong option or setting, 130 when --until was
+    interrupted before its time. --watch alone ends with Ctrl-C and 0.
+    """
 
     name = "jupyter-ivy-status"
     description = __doc__
+    watch = Bool(False, help="Go on, and show each change; in a terminal, a live countdown.").tag(
+        config=True
+    )
+    until = Enum(
+        ["", "active", "gone"],
+        default_value="",
+        help="With --watch: end when the sandbox is active, or gone.",
+    ).tag(config=True)
+    aliases = {  # noqa: RUF012 - the way that traitlets applications are declared
+        **base_aliases,
+        "until": "StatusApp.until",
+    }
+
+    @default("flags")
+    def _flags(self) -> dict[str, Any]:
+        watch = {"watch": ({"StatusApp": {"watch": True}}, "Go on, and show each change.")}
+        return {**JSON_FLAG, **watch}
 
     async def act(self, lifecycle: Lifecycle) -> int:
-        """Look once."""
+        """Look once, or watch."""
+        if self.watch or self.until:
+            return await watch_status(lifecycle, until=self.until, as_json=self.as_json)
         status = await lifecycle.status()
         self.show(lifecycle, status)
         return 0 if status.effective_state(monotonic_seconds()) == "active" else EXIT_FAILED

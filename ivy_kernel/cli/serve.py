@@ -35,7 +35,12 @@ class ServeApp(IvyCommandApp):
             return EXIT_FAILED
         command = embedded.server_command(idle_exit_seconds=365 * 24 * 3600.0)
         process = await asyncio.create_subprocess_exec(
-            sys.executable, *command, "--port", str(self.port), env=embedded.server_environment()
+            sys.executable,
+            *command,
+            "--port",
+            str(self.port),
+            env=embedded.server_environment(),
+            cwd=embedded.runtime_file().parent,
         )
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):

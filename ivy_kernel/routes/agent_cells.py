@@ -29,6 +29,8 @@ class AgentCells:
         Takes messages that belong to no cell under way: widgets, threads, an earlier client's cell.
     on_event
         Takes what is told beside messages.
+    idle_lifetime_seconds
+        After so long without contact the agent ends itself, and the variables with it.
     """
 
     name: RouteName = "agent"
@@ -42,12 +44,14 @@ class AgentCells:
         session_key: str,
         on_background: Callable[[Message], None],
         on_event: Callable[[Event], None],
+        idle_lifetime_seconds: float,
     ) -> None:
         self._agent = AgentRoute(
             lambda tool, code, seconds: tools.run(tool, code, seconds, retry=False),
             session_key=session_key,
             on_background=on_background,
             on_event=self._on_event,
+            idle_lifetime_seconds=idle_lifetime_seconds,
         )
         self._tell = on_event
         self._found = False

@@ -8,9 +8,7 @@ drops that type, the text itself is left as an ordinary output.
 
 from __future__ import annotations
 
-import ast
-
-from IPython.core.inputtransformer2 import TransformerManager
+import re
 
 from ivy_kernel.models import Json, Message, Sink
 
@@ -26,30 +24,16 @@ get_ipython().payload_manager.clear_payload()
 _ivy_page = None; del _ivy_page
 """
 
-_HELP = frozenset({"pinfo", "pinfo2", "psearch", "pdoc", "pdef", "psource", "pfile"})
+_NAME = r"%{0,2}[^\W\d][\w.*\[\]]*"
+_HELP_LINE = re.compile(
+    rf"\?{{1,2}}\s*{_NAME}|{_NAME}\?{{1,2}}|%(pinfo2?|psearch|pdoc|pdef|psource|pfile)\s.*"
+)
 
 
 def with_pages_shown(code: str) -> str:
-    """The code, made to display its help text if a help line is its last statement."""
-    if "?" not in code and "%p" not in code:
-        return code
-    try:
-        body = ast.parse(TransformerManager().transform_cell(code)).body
-    except (SyntaxError, ValueError, RecursionError):
-        return code  # the sandbox says what is wrong with it
-    return code + _SHOW if body and _is_help(body[-1]) else code
-
-
-def _is_help(statement: ast.stmt) -> bool:
-    call = statement.value if isinstance(statement, ast.Expr) else None
-    return (
-        isinstance(call, ast.Call)
-        and isinstance(call.func, ast.Attribute)
-        and call.func.attr == "run_line_magic"
-        and bool(call.args)
-        and isinstance(call.args[0], ast.Constant)
-        and call.args[0].value in _HELP
-    )
+    """The code, made to display its help text if its last line asks for help."""
+    last = code.rstrip().rpartition("\n")[2].strip().rstrip(";")
+    return code + _SHOW if _HELP_LINE.fullmatch(last) else code
 
 
 class Pages:

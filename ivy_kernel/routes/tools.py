@@ -20,6 +20,7 @@ PROBE_TIMEOUT_SECONDS = 60.0
 _PROBE = """\
 import os as _ivy_os, sys as _ivy_sys
 _ivy_start = ''
+_ivy_file = None
 try:
     with open('/proc/self/stat') as _ivy_file:
         _ivy_start = _ivy_file.read().rsplit(')', 1)[1].split()[19]
@@ -28,8 +29,7 @@ except Exception:
 _ivy_id = _ivy_sys.__dict__.setdefault('_ivy_kernel_id', '{nonce}')
 print('IVY-PROBE-{nonce}:%s:%s:%s:%s:' % (
     _ivy_id, _ivy_os.getpid(), _ivy_start, _ivy_sys.version.split()[0]))
-del _ivy_os, _ivy_sys, _ivy_start, _ivy_id
-globals().pop('_ivy_file', None)
+del _ivy_os, _ivy_sys, _ivy_start, _ivy_id, _ivy_file
 """
 
 

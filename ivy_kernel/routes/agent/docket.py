@@ -46,7 +46,8 @@ class Docket:
         self, on_background: Callable[[Message], None], on_event: Callable[[Event], None]
     ) -> None:
         self.generation = 1
-        self.expected_generation = 0
+        self._expected_generation = 0
+        self._expected_restart = ""
         self.kernel: KernelReady | None = None
         self.dropped_messages = 0
         self._on_background = on_background
@@ -62,9 +63,14 @@ class Docket:
 
     @property
     def is_expecting(self) -> bool:
-        """Whether a kernel of a later generation is awaited."""
+        """Whether a restarted kernel is awaited."""
         ready = self.kernel.generation if self.kernel else 0
-        return ready < self.expected_generation
+        return self._expected_restart != "" or ready < self._expected_generation
+
+    def expect_restart(self, restart_id: str) -> None:
+        """A restart has been asked for; an empty id means that nobody waits for one any more."""
+        self._expected_restart = restart_id
+        self._expected_generation = 0
 
     def add(self, pending: Pending) -> None:
         """A request is about to be submitted."""
@@ -86,11 +92,11 @@ class Docket:
         return notice
 
     def end_all(self, cause: Exception) -> bool:
-        """End every request, for one cause; whether a cell that may have run is told so."""
+        """End every request, for one cause; whether a cell was among them, which tells the user."""
         is_told = False
         is_loss = isinstance(cause, SandboxLostError)
         for pending in list(self._pending.values()):
-            is_told = is_told or (pending.is_cell and not pending.has_not_run)
+            is_told = is_told or pending.is_cell
             pending.end(
                 EndedError("lost" if is_loss else "unknown", cause, has_not_run=pending.has_not_run)
             )
@@ -140,10 +146,7 @@ class Docket:
         elif name == "died":
             self._on_died(event, generation)
         elif name == "restarted":
-            self.generation = max(self.generation, generation + 1)
-            self._notice = None
-            cause = SandboxLostError("The variables are gone, because the kernel was restarted.")
-            self._lose(event.get("lost", []), cause)
+            self._on_restarted(event, generation)
         elif name == "refused":
             self._on_refused(str(event.get("id")))
         elif name == "unanswered":
@@ -176,6 +179,15 @@ class Docket:
         if not is_told:
             self._notice = cause
         self._on_event(KernelDied(str(cause), exit_code, str(event.get("words", "")), is_told))
+
+    def _on_restarted(self, event: Json, generation: int) -> None:
+        self.generation = max(self.generation, generation + 1)
+        self._notice = None
+        if self._expected_restart in event.get("restarts", ()):
+            self._expected_restart = ""
+            self._expected_generation = generation + 1
+        cause = SandboxLostError("The variables are gone, because the kernel was restarted.")
+        self._lose(event.get("lost", []), cause)
 
     def _on_refused(self, message_id: str) -> None:
         """The agent did not hand a request on, because it was meant for a kernel that is gone."""

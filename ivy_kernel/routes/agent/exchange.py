@@ -61,7 +61,7 @@ class Exchange:
         self._call = call
         self._tool = tool
         self._directory = directory
-        self._counters = counters
+        self.counters = counters
 
     async def ask(self, request: Json, *, wait_seconds: float = 0.0) -> Answer:
         """Send a request and decode the answer; ``wait_seconds`` is how long it may be parked."""
@@ -73,7 +73,7 @@ class Exchange:
         head = f"F:{upload}:%d:{len(starts)}:"
         for index, start in enumerate(starts):
             fragment = (head % index).encode() + packed[start : start + FRAGMENT_CHARS]
-            self._counters.fragments += 1
+            self.counters.fragments += 1
             answer = await self._send(fragment, wait_seconds)
         return answer
 
@@ -87,6 +87,6 @@ class Exchange:
         )
         if self._tool == NOTEBOOK_TOOL:
             program = in_private_namespace(program)
-        self._counters.calls += 1
+        self.counters.calls += 1
         result = await self._call(self._tool, program, wait_seconds + TOOL_MARGIN_SECONDS)
         return read_answer(result, call_id)

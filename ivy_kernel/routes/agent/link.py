@@ -131,7 +131,7 @@ class Link:
 
     def listen(self) -> None:
         """Poll although nothing was submitted: after attaching to an agent that was living."""
-        self.pacing.submitted(self._loop.time())
+        self.pacing.listen(self._loop.time())
         self._top_up()
 
     async def ask(self, request: Json, *, deadline_seconds: float) -> Answer | None:
@@ -284,6 +284,7 @@ class Link:
         header = answer.header
         if float(header.get("parked_seconds", 0.0)) >= poll.wait_seconds:
             self.pacing.waited(poll.wait_seconds)
+        was_active = self._is_active()
         for record in self.inbox.add(int(header.get("offset", 0)), answer.body):
             self._on_record(record)
         self._look_for_gap(int(header.get("cursor", 0)), now)
@@ -294,8 +295,9 @@ class Link:
         self.pacing.answered(
             now,
             has_output=bool(answer.body),
+            was_active=was_active,
             is_active=is_active,
-            can_speak=bool(header.get("comms") or header.get("threads")),
+            can_speak=any(header.get(name) for name in ("comms", "threads", "pending")),
         )
 
     def _look_for_gap(self, cursor: int, now: float) -> None:
@@ -320,7 +322,9 @@ class Link:
             return
         now = self._loop.time()
         self._must_rewind = True
+        self._exchange.counters.failed_calls += 1
         if isinstance(error, TruncatedError):
+            self._exchange.counters.truncated_answers += 1
             smaller = min(self.limit_chars // 2, int(error.size_chars * 0.9))
             self.limit_chars = max(SMALLEST_LIMIT_CHARS, smaller)
         self.pacing.failed(error, now, asked=poll.wait_seconds, lasted=now - poll.sent_at)

@@ -59,18 +59,41 @@ class Pacing:
         self.grace_seconds = FIRST_GRACE_SECONDS
         self._is_chatting = False
 
-    def answered(self, now: float, *, has_output: bool, is_active: bool, can_speak: bool) -> None:
-        """A poll has been answered."""
+    def listen(self, now: float) -> None:
+        """Something may have been said, or is being said, that nobody has heard."""
+        self._can_speak = True
+        self._last_activity = now - IDLE_DELAY_SECONDS
+
+    def answered(
+        self,
+        now: float,
+        *,
+        has_output: bool,
+        was_active: bool,
+        is_active: bool,
+        can_speak: bool,
+    ) -> None:
+        """A poll has been answered.
+
+        Parameters
+        ----------
+        now
+            The monotonic clock.
+        has_output
+            Whether it brought anything.
+        was_active, is_active
+            Whether something of ours was under way before it, and still is.
+        can_speak
+            Whether the sandbox has something that may speak without being asked.
+        """
         self._can_speak = can_speak
-        if is_active:
+        if was_active:
             self._last_activity = now
-        if has_output and is_active:
-            self._is_chatting = True
-            self.grace_seconds = min(LONGEST_GRACE_SECONDS, self.grace_seconds * GRACE_GROWTH)
-        elif has_output:
+        if has_output and not was_active:
             self._last_background = now
-        else:
-            self._is_chatting = False
+        self._is_chatting = has_output and is_active
+        if self._is_chatting:
+            self.grace_seconds = min(LONGEST_GRACE_SECONDS, self.grace_seconds * GRACE_GROWTH)
 
     def waited(self, wait_seconds: float) -> None:
         """A poll has waited its whole time and was answered: dare a longer one some day."""

@@ -16,6 +16,7 @@ from ivy_kernel.errors import (
 from ivy_kernel.routes.agent.frames import NoAgentError
 
 FIRST_PAUSE_SECONDS = 0.05
+GROWTH = 1.6
 LONGEST_PAUSE_SECONDS = 3.0
 LONGEST_ASKED_PAUSE_SECONDS = 120.0
 REFUSALS_BELIEVED = 3
@@ -60,7 +61,7 @@ class Backoff:
         asked = error.retry_after_seconds if isinstance(error, ApiError) else None
         if asked is not None:
             return max(FIRST_PAUSE_SECONDS, min(asked, LONGEST_ASKED_PAUSE_SECONDS))
-        pause = FIRST_PAUSE_SECONDS * 2.0 ** min(self.failures - 1, 10)
+        pause = FIRST_PAUSE_SECONDS * GROWTH ** min(self.failures - 1, 20)
         if isinstance(error, ApiError):
             pause = max(pause, 0.2)
         jitter = random.uniform(0.75, 1.25)  # noqa: S311 - spreads clients, guards nothing

@@ -82,6 +82,8 @@ class AgentRoute:
         After how long without contact the agent ends itself and the kernel.
     log_limit_bytes
         How much output is kept in the sandbox for a reader that does not come.
+    open_limit_seconds
+        How long calls may fail while the agent is looked for.
     give_up_seconds
         How long calls may fail before the outcome of what is running is called unknown.
     """
@@ -101,6 +103,7 @@ class AgentRoute:
         idle_poll_seconds: float = 300.0,
         idle_lifetime_seconds: float = 45 * 60.0,
         log_limit_bytes: int = 64 << 20,
+        open_limit_seconds: float = 90.0,
         give_up_seconds: float = 900.0,
     ) -> None:
         self._call = call
@@ -117,6 +120,7 @@ class AgentRoute:
             rungs=rungs,
             directories=directories,
             environment=environment,
+            give_up_seconds=open_limit_seconds,
             options={
                 "kernel": kernel,
                 "idle_lifetime_seconds": idle_lifetime_seconds,
@@ -155,12 +159,13 @@ class AgentRoute:
         link = await self._opened()
         self._loss = None
         self._docket.take_notice()
-        self._docket.expected_generation = self._docket.generation + 1
-        link.submit({"do": "restart"})
+        restart_id = secrets.token_hex(8)
+        self._docket.expect_restart(restart_id)
+        link.submit({"do": "restart", "id": restart_id})
         deadline = asyncio.get_running_loop().time() + RESTART_SECONDS
         while self._docket.is_expecting:
             if self._link is not link or asyncio.get_running_loop().time() > deadline:
-                self._docket.expected_generation = 0
+                self._docket.expect_restart("")
                 raise NoAnswerError("The sandbox's kernel did not come up after the restart.")
             await asyncio.sleep(READY_POLL_SECONDS)
 
@@ -338,14 +343,19 @@ class AgentRoute:
     # -- inside
 
     async def _opened(self) -> Link:
-        if self._is_closed:
-            raise SandboxError("This session is closed; restart the kernel to open it again.")
+        self._refuse_when_closed()
         if self._link is not None:
             return self._link
         if self._opening is None:
             self._opening = asyncio.get_running_loop().create_task(self._open())
             self._opening.add_done_callback(self._on_opening_done)
-        return await asyncio.shield(self._opening)
+        link = await asyncio.shield(self._opening)
+        self._refuse_when_closed()
+        return link
+
+    def _refuse_when_closed(self) -> None:
+        if self._is_closed:
+            raise SandboxError("This session is closed; restart the kernel to open it again.")
 
     def _on_opening_done(self, task: asyncio.Task[Link]) -> None:
         self._opening = None
@@ -360,7 +370,7 @@ class AgentRoute:
             idle_poll_seconds=self._idle_poll_seconds,
             may_overlap=False if is_notebook else None,
         )
-        self._docket.expected_generation = 0
+        self._docket.expect_restart("")
         self._docket.generation = int(contact.header.get("generation") or 1)
         link = self._link_to(contact, self._pacing)
         self._link = link

@@ -1,0 +1,92 @@
+"""One call of a tool that the user names: an R script, a shell command, or any other.
+
+Source: ``POST /v1/sandbox/{chatId}/tool/{toolName}``; neither parameters nor results
+are documented.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from ivy_kernel.errors import BadRequestError
+from ivy_kernel.models import Cell, Outcome, Sink
+from ivy_kernel.routes.plain_tool import InterruptibleCall
+from ivy_kernel.routes.tools import SandboxTools, strings_in
+
+ALTERNATIVE_FIELDS = ("code", "command", "source", "script", "cmd", "input")
+PROBE_SECONDS = 30.0
+
+_PROBES = {"sandbox_rscript": "cat('{word}\\n')", "sandbox_exec": "echo {word}"}
+
+
+class NamedTool:
+    """A call of one tool, which may be stopped.
+
+    Parameters
+    ----------
+    tool
+        The tool's name, such as ``sandbox_rscript``.
+    parameters
+        The tool's own parameters; ``None``: the cell's code is the one parameter.
+    timeout_seconds
+        Time budget; the platform has caps of its own (300 s, scripts 120 s).
+    """
+
+    def __init__(
+        self, tool: str, *, parameters: Mapping[str, Any] | None = None, timeout_seconds: float
+    ) -> None:
+        self._tool = tool
+        self._parameters = parameters
+        self._timeout_seconds = timeout_seconds
+        self._call = InterruptibleCall()
+
+    async def execute(self, tools: SandboxTools, cell: Cell, sink: Sink) -> Outcome:
+        """Run it, and show its decoded result as the cell's outputs.
+
+        Called by the session, one at a time.
+
+        Raises
+        ------
+        IvyError
+            As `IvyClient.run_tool`.
+        """
+        return await self._call.show(self._result(tools, cell.code), cell, sink)
+
+    def stop(self) -> None:
+        """Stop waiting: the platform offers nothing that would stop a tool."""
+        self._call.stop()
+
+    async def _result(self, tools: SandboxTools, code: str) -> object:
+        if self._parameters is not None:
+            answer: object = await tools.client.run_tool(
+                tools.chat_id, self._tool, self._parameters, timeout_seconds=self._timeout_seconds
+            )
+            return answer
+        try:
+            return await tools.run(self._tool, code, self._timeout_seconds)
+        except BadRequestError:
+            if not await self._find_field(tools):
+                raise
+        return await tools.run(self._tool, code, self._timeout_seconds)
+
+    async def _find_field(self, tools: SandboxTools) -> bool:
+        """Whether another field carries code to the tool, found by a harmless snippet."""
+        probe = _PROBES.get(self._tool)
+        known = tools.code_fields.get(self._tool)
+        for name in ALTERNATIVE_FIELDS if probe is not None else ():
+            if name == known or probe is None:
+                continue
+            word = f"IVY-PROBE-{os.urandom(8).hex()}"
+            parameters = {name: probe.format(word=word)}
+            try:
+                result = await tools.client.run_tool(
+                    tools.chat_id, self._tool, parameters, timeout_seconds=PROBE_SECONDS
+                )
+            except BadRequestError:
+                continue
+            if any(word in text for text in strings_in(result)):
+                tools.code_fields[self._tool] = name
+                return True
+        return False
