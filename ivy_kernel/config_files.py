@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from traceback import walk_tb
 
 from jupyter_core.paths import jupyter_config_path
 from traitlets.config import Config
@@ -38,10 +39,10 @@ def read_config_files(config_path: list[str] | None = None) -> list[tuple[Path, 
         loader_class = JSONFileConfigLoader if path.suffix == ".json" else PyFileConfigLoader
         try:
             config = loader_class(path.name, path=str(path.parent)).load_config()
-        except Exception as exc:
+        except (Exception, SystemExit) as exc:
             # A Python config file may raise anything at all. Its text may hold a key, so only
             # the kind of fault and the place are told, never the line itself.
-            line = getattr(exc, "lineno", None)
+            line = getattr(exc, "lineno", None) or _line_in(path, exc)
             place = f", line {line}" if line else ""
             raise SettingError(
                 f"The config file {path} cannot be read ({type(exc).__name__}{place}); "
@@ -49,3 +50,11 @@ def read_config_files(config_path: list[str] | None = None) -> list[tuple[Path, 
             ) from None
         found.append((path, config))
     return found
+
+
+def _line_in(path: Path, exc: BaseException) -> int:
+    """The line of a Python config file at which it failed; 0 when it is not known."""
+    lines = [
+        line for frame, line in walk_tb(exc.__traceback__) if frame.f_code.co_filename == str(path)
+    ]
+    return lines[-1] if lines else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,19 +15,27 @@ from ivy_kernel.client.credential import Credential
 from ivy_kernel.client.ivy import RETRY_SECONDS
 from ivy_kernel.client.recoup import recoup_credential
 from ivy_kernel.config_files import config_file_names
+from ivy_kernel.errors import SettingError
 from ivy_kernel.lifecycle import Lifecycle
 from ivy_kernel.models import Sink
 from ivy_kernel.routes.agent import Event
 from ivy_kernel.session import Session
 from ivy_kernel.session_ids import session_id_for
-from ivy_kernel.settings import LOCAL_CHAT_ID, Ivy, load_settings, missing_sentence
+from ivy_kernel.settings import (
+    LOCAL_CHAT_ID,
+    Ivy,
+    environment_name,
+    load_settings,
+    missing_sentence,
+    setting_names,
+)
 
 LOCAL_RETRY_SECONDS = 0.5
 """A local sandbox that refuses a connection has ended, and comes back only when it is started."""
 
 
 class LiveSettings:
-    """Settings that follow the config files, so that a corrected key needs no restart.
+    """Settings that follow config files and environment, so that a new key needs no restart.
 
     Parameters
     ----------
@@ -38,9 +47,10 @@ class LiveSettings:
         self, *, arguments: Mapping[str, Any] | None = None, flags: Config | None = None
     ) -> None:
         self._arguments = dict(arguments or {})
+        self._own_arguments = dict(self._arguments)
         self._flags = flags
         self._settings: Ivy | None = None
-        self._seen: list[_Seen] = []
+        self._seen: tuple[list[_Seen], int] = ([], 0)
 
     def current(self) -> Ivy:
         """The settings of the moment.
@@ -50,13 +60,68 @@ class LiveSettings:
         SettingError
             When one cannot be used.
         """
-        seen = _fingerprint()
+        seen = (_fingerprint(), _environment())
         if self._settings is None or seen != self._seen:
             self._settings = None
             self._settings = load_settings(arguments=self._arguments, flags=self._flags)
             self._seen = seen
         return self._settings
 
+    def reload(self) -> Ivy:
+        """Read all settings again, whether or not a change can be seen from outside."""
+        self._settings = None
+        return self.current()
+
+    def attach(
+        self, chat_id: str, *, campaign_id: str | None = None, session_id: str | None = None
+    ) -> Callable[[], None]:
+        """Mean another chat from now on, whatever the files and the environment say.
+
+        Parameters
+        ----------
+        chat_id
+            The chat; the one that the settings name leads back to them.
+        campaign_id
+            Its campaign; ``None``: as the settings say.
+        session_id
+            Session id for a new sandbox; ``None``: as the settings say for their own chat, a
+            generated one for any other.
+
+        Returns
+        -------
+        Callable[[], None]
+            Takes it back.
+
+        Raises
+        ------
+        SettingError
+            When an id cannot be used; nothing has changed then.
+        """
+        before = self._arguments
+
+        def undo() -> None:
+            self._arguments, self._settings = before, None
+
+        self._arguments, self._settings = dict(self._own_arguments), None
+        try:
+            if chat_id != (self.current().chat_id or LOCAL_CHAT_ID):
+                # These two belong to the settings' own chat.
+                self._arguments |= {"chat_id": chat_id, "session_id": "", "recoup_session_id": ""}
+            given = {"campaign_id": campaign_id, "session_id": session_id}
+            self._arguments |= {name: value for name, value in given.items() if value is not None}
+            self.reload()
+        except SettingError:
+            undo()
+            raise
+        return undo
+
+
+def _environment() -> int:
+    """Changes when a variable of ours does; a hash, so that no key is kept."""
+    return hash(tuple(os.environ.get(name) for name in _VARIABLES))
+
+
+_VARIABLES = tuple(environment_name(name) for name in setting_names())
 
 _Seen = tuple[Path, int, int, int]
 """A file, and what changes when it is edited or replaced: time in ns, size, inode."""
@@ -73,8 +138,17 @@ def _fingerprint() -> list[_Seen]:
     return seen
 
 
-def open_lifecycle(live: LiveSettings) -> Lifecycle:
+def open_lifecycle(
+    live: LiveSettings, *, chat_id: str | None = None, campaign_id: str | None = None
+) -> Lifecycle:
     """The sandbox that the settings mean. Talks to nobody yet.
+
+    Parameters
+    ----------
+    live
+        The settings.
+    chat_id, campaign_id
+        Another chat than the settings', and its campaign; ``None``: as the settings say.
 
     Raises
     ------
@@ -82,24 +156,28 @@ def open_lifecycle(live: LiveSettings) -> Lifecycle:
         When a setting is wrong, or the platform's key is there but no chat.
     """
     settings = live.current()
+    is_own_chat = chat_id is None or chat_id == (settings.chat_id or LOCAL_CHAT_ID)
     if settings.is_local:
-        chat_id = settings.chat_id or LOCAL_CHAT_ID
-        campaign_id = settings.campaign_id or LOCAL_CHAT_ID
+        chat_id = chat_id or settings.chat_id or LOCAL_CHAT_ID
+        campaign_id = campaign_id or settings.campaign_id or LOCAL_CHAT_ID
     else:
         settings.require("api_key")
-        chat_id = settings.require("chat_id")
-        campaign_id = settings.campaign_id
+        chat_id = chat_id or settings.require("chat_id")
+        campaign_id = campaign_id or settings.campaign_id
+    # These two belong to the settings' own chat.
+    session_id = settings.session_id if is_own_chat else ""
+    recoup_session_id = settings.recoup_session_id if is_own_chat else ""
     return Lifecycle(
         _connector(live),
         chat_id=chat_id,
         campaign_id=campaign_id,
-        session_id=settings.session_id or session_id_for(chat_id),
+        session_id=session_id or session_id_for(chat_id),
         start_timeout_seconds=settings.start_timeout_seconds,
         local=settings.is_local,
         missing_campaign=missing_sentence("campaign_id"),
         api_url="local" if settings.is_local else settings.api_url,
-        connect_recoup=_recoup_connector(live) if settings.recoup_session_id else None,
-        recoup_session_id=settings.recoup_session_id,
+        connect_recoup=_recoup_connector(live) if recoup_session_id else None,
+        recoup_session_id=recoup_session_id,
         key_token=lambda: _key_token(live),
     )
 

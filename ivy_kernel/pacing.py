@@ -24,6 +24,9 @@ from ivy_kernel.output_bound import OutputBound
 COALESCE_SECONDS = 0.01
 COALESCE_BYTES = 256_000
 
+_CLEARING = frozenset({"display_data", "execute_result", "error"})
+"""Besides streams: what the front end shows in the place of what ``clear_output`` cleared."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rate:
@@ -42,6 +45,15 @@ class Rate:
 
 JUPYTER_SERVER_RATE = Rate()
 """A tenth below Jupyter Server's defaults."""
+
+
+def _sendable(text: str) -> str:
+    """A text that UTF-8 can carry: halves of a character are joined, lone ones replaced."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
 
 
 def wire_bytes(text: str) -> int:
@@ -85,31 +97,61 @@ class Pacer:
         self._sent_bytes = 0
         self._last_sent = 0.0
         self._sender: asyncio.Task[None] | None = None
+        self._clear_due = False
         self._spill_directory = spill_directory
         self._bound = OutputBound(limit_bytes, spill_directory)
 
     def __call__(self, message: Message) -> None:
         """Take one message. Must be called on the event loop."""
+        if self._clear_due and (message.msg_type == "stream" or message.msg_type in _CLEARING):
+            self._clear()
         if message.msg_type == "stream":
             for bounded in self._bound.take(message):
                 self._hold(bounded)
         else:
             if message.msg_type == "clear_output":
-                self._bound.forget()
+                self._clear_due = True
+                if not message.content.get("wait"):
+                    self._clear()
             self._release()
             self._queue.append(message)
         if self._sender is None or self._sender.done():
             self._sender = asyncio.ensure_future(self._run())
 
     async def finish(self) -> None:
-        """Return when all is sent, the tail of a long text included. The next cell starts anew."""
+        """Return when all is sent, the tail of a long text included. The next cell starts anew.
+
+        When it is cancelled, what is not sent yet is counted and dropped: later it would be shown
+        under another cell.
+        """
         for message in self._bound.finish():
             self._hold(message)
         self._release()
-        if self._sender is not None:
-            await self._sender
-        self._sender = None
-        await self._drain()
+        self._clear_due = False
+        sender, self._sender = self._sender, None
+        try:
+            if sender is not None:
+                await sender
+            await self._drain()
+        except asyncio.CancelledError:
+            self._cut_short()
+            raise
+
+    def _clear(self) -> None:
+        self._clear_due = False
+        self._bound.forget()
+
+    def _cut_short(self) -> None:
+        dropped_bytes = 0
+        queue, self._queue = self._queue, deque()
+        for message in queue:
+            if message.msg_type == "stream":
+                dropped_bytes += len(message.content["text"].encode("utf-8", "replace"))
+            else:
+                self._send(message)
+        if dropped_bytes:
+            note = f"\n[… interrupted: {dropped_bytes:,} bytes of output are not shown here …]\n"
+            self._send(Message("stream", {"name": "stderr", "text": note}))
 
     def _hold(self, message: Message) -> None:
         text = str(message.content.get("text", ""))
@@ -122,7 +164,6 @@ class Pacer:
             self._release()
         if self._held_message is None:
             self._held_message = message
-        # Larger pieces than the front end takes in a window would never get through.
         self._held.append(text)
         self._held_bytes += len(text)
 
@@ -131,15 +172,20 @@ class Pacer:
         self._held_message, self._held, self._held_bytes = None, [], 0
         if message is None or not text:
             return
+        if not text.isascii():
+            text = _sendable(text)
+        # Larger pieces than the front end takes in a window would never get through.
         for start in range(0, len(text), COALESCE_BYTES):
             piece = {**message.content, "text": text[start : start + COALESCE_BYTES]}
             self._queue.append(dataclasses.replace(message, content=piece))
 
     async def _run(self) -> None:
-        # The first output after a pause goes at once; only what follows closely is gathered.
-        await asyncio.sleep(self._last_sent + COALESCE_SECONDS - time.monotonic())
-        self._release()
-        await self._drain()
+        # What comes while the front end's window is full is gathered, and must get its turn too.
+        while self._queue or self._held_message is not None:
+            # The first output after a pause goes at once; only what follows closely is gathered.
+            await asyncio.sleep(self._last_sent + COALESCE_SECONDS - time.monotonic())
+            self._release()
+            await self._drain()
 
     async def _drain(self) -> None:
         while self._queue:
@@ -173,6 +219,7 @@ class Pacer:
 
     def limit_bytes(self, limit_bytes: int) -> None:
         """Set how much stream text of the next cell is shown; 0 for no limit."""
+        self._bound.forget()  # of a cell that never came to its end
         self._bound = OutputBound(limit_bytes, self._spill_directory)
 
     def idle(self) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
-import os
 import uuid
 from pathlib import Path
 
@@ -21,21 +21,30 @@ def session_id_for(chat_id: str) -> str:
     A file that cannot be read or written costs nothing but that the id is not kept.
     """
     path = session_ids_file()
-    known: dict[str, str] = {}
-    try:
-        loaded = json.loads(path.read_text("utf-8"))
-        if isinstance(loaded, dict):
-            known = {str(k): v for k, v in loaded.items() if isinstance(v, str)}
-    except (OSError, ValueError):
-        pass
-    if known.get(chat_id):
-        return known[chat_id]
-    known[chat_id] = str(uuid.uuid4())
+    kept = _read(path).get(chat_id)
+    if kept:
+        return kept
+    made = str(uuid.uuid4())
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        partial = path.with_name(f"{path.name}.{os.getpid()}")
-        partial.write_text(json.dumps(known, indent=1), "utf-8")
-        partial.replace(path)
+        # Two kernels that start at once must agree, and must not lose each other's chats.
+        with path.with_name(f"{path.name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            known = _read(path)
+            made = known.setdefault(chat_id, made)
+            partial = path.with_name(f"{path.name}.new")
+            partial.write_text(json.dumps(known, indent=1), "utf-8")
+            partial.replace(path)
     except OSError:
         pass
-    return known[chat_id]
+    return made
+
+
+def _read(path: Path) -> dict[str, str]:
+    try:
+        loaded = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    if not isinstance(loaded, dict):
+        return {}
+    return {key: value for key, value in loaded.items() if isinstance(value, str) and value}

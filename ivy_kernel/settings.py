@@ -7,6 +7,7 @@ files are Jupyter's own: ``jupyter_ivy_config.py`` and ``.json`` in the director
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -201,11 +202,27 @@ def load_settings(
     SettingError
         When a value cannot be used: names the setting, the value, its source and what is allowed.
     """
+    try:
+        return _load(arguments or {}, flags or Config(), environ, config_path)
+    except SettingError as exc:
+        error = exc
+    # Raised from here, where no local variable holds a key: some tools print them with tracebacks.
+    del arguments, flags, environ
+    error.__context__ = None
+    raise error.with_traceback(None)
+
+
+def _load(
+    arguments: Mapping[str, Any],
+    flags: Config,
+    environ: Mapping[str, str] | None,
+    config_path: list[str] | None,
+) -> Ivy:
     environ = os.environ if environ is None else environ
     files = read_config_files(config_path)
     layers: list[tuple[Source, Mapping[str, Any]]] = [
-        (Source("argument"), {k: v for k, v in (arguments or {}).items() if v is not None}),
-        (Source("flag"), (flags or Config()).get("Ivy", {})),
+        (Source("argument"), {k: v for k, v in arguments.items() if v is not None}),
+        (Source("flag"), flags.get("Ivy", {})),
         *((Source("config file", str(path)), config.get("Ivy", {})) for path, config in files),
     ]
     names = setting_names()
@@ -229,6 +246,8 @@ def load_settings(
 
 
 def _refuse(source: Source, layer: Mapping[str, Any], names: list[str]) -> None:
+    if not isinstance(layer, Mapping):  # a JSON file may hold anything
+        raise SettingError(f"The section Ivy (set by {source}) must be an object of settings.")
     for name in layer:
         if source.kind == "flag" and name in names and is_secret(name):
             raise SettingError(
@@ -254,17 +273,34 @@ def _checked(name: str, raw: object, source: Source) -> Any:
             value = trait.from_string(raw)
         else:
             value = raw
+        if isinstance(value, bool) and not isinstance(trait, Bool):
+            raise ValueError  # Python would take true for the number 1
         value = trait._validate(Ivy({}, {}), value)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError
         if isinstance(value, str):
             value = _checked_text(name, value)
     except (TraitError, ValueError) as exc:
-        shown = "(not shown)" if is_secret(name) or "@" in str(raw) else repr(raw)
+        shown = "(not shown)" if is_secret(name) or _may_hold_a_key(raw) else _shown(raw)
         reason = str(exc) if isinstance(exc, _RefusedError) else ""
         raise SettingError(
             f"The setting {name} cannot be {shown} (set by {source}): {reason or _allowed(trait)}.",
             setting=name,
         ) from None
     return value
+
+
+def _shown(raw: object) -> str:
+    """A value as the user wrote it; flags come in types of traitlets' own."""
+    if isinstance(raw, str):
+        return repr(str(raw))
+    return repr([str(each) for each in raw]) if isinstance(raw, list) else repr(raw)
+
+
+def _may_hold_a_key(raw: object) -> bool:
+    """Whether a value may be a key, or a URL with a password, that landed in the wrong setting."""
+    text = str(raw).lower()
+    return "@" in text or "ivy_" in text or "eyj" in text
 
 
 class _RefusedError(ValueError):
@@ -275,6 +311,8 @@ def _checked_text(name: str, value: str) -> str:
     value = value.strip()
     if any(ord(character) < 32 or ord(character) == 127 for character in value):
         raise _RefusedError("it may not contain line breaks or control characters")
+    if any(0xD800 <= ord(character) < 0xE000 for character in value):
+        raise _RefusedError("it must be text in UTF-8")
     if is_secret(name) and not all(33 <= ord(character) < 127 for character in value):
         raise _RefusedError("it may contain only printable ASCII characters and no spaces")
     if name in ("api_url", "recoup_api_url"):
@@ -282,8 +320,12 @@ def _checked_text(name: str, value: str) -> str:
             value = check_url(value, allow_local=name == "api_url")
         except ValueError as exc:
             raise _RefusedError(str(exc)) from None
-    if name == "ca_bundle" and value and not Path(value).is_file():
-        raise _RefusedError("it must name a file of PEM certificates that exists")
+    if name == "chat_id" and value in (".", ".."):
+        raise _RefusedError("it must be the id of a chat")
+    if name == "ca_bundle" and value:
+        value = os.path.expanduser(value)  # noqa: PTH111 - Path raises where there is no home
+        if not Path(value).is_file():
+            raise _RefusedError("it must name a file of PEM certificates that exists")
     if name.endswith("_field") and not value:
         raise _RefusedError("it must name a field")
     return value
@@ -298,7 +340,7 @@ def _allowed(trait: TraitType[Any, Any]) -> str:
         kind = "a whole number" if isinstance(trait, Int) else "a number"
         low = getattr(trait, "min", None)
         high = getattr(trait, "max", None)
-        bounds = [f"at least {low:g}"] if low not in (None, float("-inf")) else []
-        bounds += [f"at most {high:g}"] if high not in (None, float("inf")) else []
+        bounds = [f"at least {low:.15g}"] if low not in (None, float("-inf")) else []
+        bounds += [f"at most {high:.15g}"] if high not in (None, float("inf")) else []
         return f"it must be {kind}" + (", " + " and ".join(bounds) if bounds else "")
     return "it must be text"

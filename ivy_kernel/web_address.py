@@ -32,14 +32,18 @@ def check_url(url: str, *, allow_local: bool = False) -> str:
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname or "", parts.port
+        if host.isascii():
+            host.encode("idna")  # what is no host name must not get as far as looking it up
     except ValueError:
         host, parts = "", urlsplit("")
     local_hint = ", or the word local" if allow_local else ""
-    if parts.scheme not in ("http", "https") or not host:
+    if any(character.isspace() or not character.isprintable() for character in url):
+        raise ValueError("it may not contain spaces or control characters")
+    if parts.scheme not in ("http", "https") or not host or "\\" in url:
         raise ValueError(f"it must be a URL that begins with https://{local_hint}")
-    if parts.username or parts.password:
+    if "@" in parts.netloc:
         raise ValueError("it may not contain a user name or password")
-    if parts.query or parts.fragment:
+    if "?" in url or "#" in url:  # an empty one, too, would swallow the path of each operation
         raise ValueError("it may not contain a query or fragment")
     if parts.scheme == "http" and not is_loopback(host):
         raise ValueError(

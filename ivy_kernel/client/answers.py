@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -29,13 +29,31 @@ def decode_json(body: bytes, operation: Operation) -> Any:
         return msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         pass  # the standard library is more tolerant: NaN, lone surrogates
+    for text in (body, body.decode("utf-8", "replace")):  # one bad byte must not hide the rest
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError):
+            pass
+    raise AnswerError(
+        f"The answer to {operation.name} is not JSON but {describe_body(body)}; check the "
+        f"setting {operation.url_setting} and any proxy in between."
+    )
+
+
+def encode_json(value: object) -> bytes:
+    """A request's body.
+
+    Raises
+    ------
+    TypeError, ValueError, RecursionError
+        When it cannot be written as JSON.
+    """
+    compact = (",", ":")
     try:
-        return json.loads(body)
-    except (ValueError, RecursionError):
-        raise AnswerError(
-            f"The answer to {operation.name} is not JSON but {describe_body(body)}; check the "
-            f"setting api_url and any proxy in between."
-        ) from None
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=compact)
+        return text.encode()
+    except UnicodeEncodeError:  # a lone surrogate, which JSON can say as an escape only
+        return json.dumps(value, allow_nan=False, separators=compact).encode()
 
 
 def describe_body(body: bytes) -> str:
@@ -56,6 +74,8 @@ def error_from_answer(
     headers: Mapping[str, str],
     body: bytes,
     subject: Mapping[str, Any],
+    *,
+    masked: Callable[[str], str] = str,
 ) -> ApiError:
     """The error for an answer with an error status.
 
@@ -67,21 +87,21 @@ def error_from_answer(
         The answer; header names in lower case.
     subject
         What the sentence names: ``chat_id``, ``tool``, ``key_setting``, …
+    masked
+        Takes the key out of what the platform says, which may well quote it.
     """
     retry_after_seconds = retry_after(headers)
-    detail, code = _details(body)
+    detail, code = (one_line(masked(text)) for text in _details(body))
     known = operation.meanings.get(status_code)
     if known is None:
         error_class: type[ApiError] = UnexpectedStatusError
-        advice = _unexpected(status_code, headers)
+        advice = _unexpected(operation, status_code, headers, masked)
     else:
-        error_class, advice = known
-    wait = "a moment" if retry_after_seconds is None else f"{retry_after_seconds:.0f} s"
-    names = {"retry_after": wait, **subject}
+        error_class, template = known
+        advice = fill(template, {"retry_after": _wait_words(retry_after_seconds), **subject})
     said = f" (the platform says: {detail})" if detail else ""
-    sentence = f"Could not {operation.purpose}: HTTP {status_code}, {advice}"
     return error_class(
-        f"{_fill(sentence, names)}{said}.",
+        f"Could not {fill(operation.purpose, subject)}: HTTP {status_code}, {advice}{said}.",
         status_code=status_code,
         operation=operation.name,
         detail=detail,
@@ -96,8 +116,10 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     return None if asked is None else min(asked, RETRY_AFTER_LIMIT_SECONDS)
 
 
-def _fill(sentence: str, names: Mapping[str, Any]) -> str:
-    return sentence.format_map(_Unnamed(names))
+def fill(sentence: str, names: Mapping[str, Any]) -> str:
+    """Put names into one of our own sentences (never into words that came from outside)."""
+    shown = {k: f"{v:g}" if isinstance(v, float) else v for k, v in names.items()}
+    return sentence.format_map(_Unnamed(shown))
 
 
 class _Unnamed(dict[str, Any]):
@@ -107,15 +129,30 @@ class _Unnamed(dict[str, Any]):
         return f"(no {key})"
 
 
-def _unexpected(status_code: int, headers: Mapping[str, str]) -> str:
+def _wait_words(seconds: float | None) -> str:
+    return "a moment" if seconds is None else f"{seconds:.0f} s"
+
+
+def _unexpected(
+    operation: Operation,
+    status_code: int,
+    headers: Mapping[str, str],
+    masked: Callable[[str], str],
+) -> str:
     if 300 <= status_code < 400:
+        address = one_line(masked(headers.get("location", "nowhere")))
         return (
-            f"a redirect to {one_line(headers.get('location', 'nowhere'))!r}, which is not "
-            f"followed so that the key stays here; set api_url to the final address"
+            f"a redirect to {address!r}, which is not followed so that the key stays here; set "
+            f"{operation.url_setting} to the final address"
         )
-    if status_code >= 500:
+    if status_code >= 500 and operation.method == "GET":
         return "a fault on the platform's side; try again later"
-    return "which this operation does not document; check the setting api_url"
+    if status_code >= 500:
+        return (
+            "a fault on the platform's side, which leaves unknown whether it was done; look "
+            "before you try again"
+        )
+    return f"which this operation does not document; check the setting {operation.url_setting}"
 
 
 def _details(body: bytes) -> tuple[str, str]:
@@ -135,7 +172,7 @@ def _details(body: bytes) -> tuple[str, str]:
                 words = scope[name]
         if not codes and isinstance(scope.get("code"), str):
             codes = scope["code"]
-    return one_line(words), one_line(codes)
+    return words, codes
 
 
 def one_line(text: str) -> str:

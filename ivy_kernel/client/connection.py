@@ -7,21 +7,32 @@ httpx's exceptions are translated here, and only here, into `NotSentError` (noth
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 import httpx
 
 from ivy_kernel._version import __version__
-from ivy_kernel.client.answers import decode_json, error_from_answer
+from ivy_kernel.client.answers import decode_json, encode_json, error_from_answer, fill
+from ivy_kernel.client.credential import Credential, KeyAuth
 from ivy_kernel.client.operations import Operation
-from ivy_kernel.errors import AnswerError, NetworkError, NoAnswerError, NotSentError, SettingError
+from ivy_kernel.errors import (
+    AnswerError,
+    IvyError,
+    NetworkError,
+    NoAnswerError,
+    NotSentError,
+    SettingError,
+    UsageError,
+)
 from ivy_kernel.status import monotonic_seconds, parse_http_date
-from ivy_kernel.web_address import check_url
+from ivy_kernel.web_address import check_url, is_loopback
 
 KEEPALIVE_SECONDS = 300.0
 """How long an idle connection is kept; a cell after a pause then needs no new handshake."""
@@ -35,6 +46,10 @@ _NOT_SENT = (
     httpx.InvalidURL,
     httpx.LocalProtocolError,
 )
+
+
+class UntrustedServerError(NotSentError):
+    """The server's certificate is not one that we trust; trying again would not change that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,42 +73,6 @@ class Answer:
     sent_monotonic: float
     received_monotonic: float
     server_date: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
-class Credential:
-    """How the key travels, and what the settings call it.
-
-    Parameters
-    ----------
-    key
-        Gives the key of the moment, so that a changed key works without a restart.
-    header, prefix
-        The header that carries it, and what stands before it there.
-    setting, variable
-        The names that an error message gives the user.
-    """
-
-    key: Callable[[], str]
-    header: str = "Authorization"
-    prefix: str = "Bearer "
-    setting: str = "api_key"
-    variable: str = "IVY_API_KEY"
-
-
-class _KeyAuth(httpx.Auth):
-    """Adds the key at the last moment, so that it is in no request that we keep or print."""
-
-    def __init__(self, credential: Credential) -> None:
-        self._credential = credential
-
-    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
-        """Called by httpx for each request."""
-        if self._credential.key():
-            request.headers[self._credential.header] = (
-                self._credential.prefix + self._credential.key()
-            )
-        yield request
 
 
 class Connection:
@@ -124,8 +103,10 @@ class Connection:
     ) -> None:
         try:
             self._base_url = check_url(base_url)
-        except ValueError as exc:
-            raise SettingError(f"The URL {base_url!r} cannot be used: {exc}.") from None
+            self._host = httpx.URL(self._base_url).host
+        except (ValueError, httpx.InvalidURL) as exc:
+            shown = "(not shown)" if "@" in base_url else repr(base_url)  # it may hold a password
+            raise SettingError(f"The URL {shown} cannot be used: {exc}.") from None
         self._credential = credential
         self._ca_bundle = ca_bundle
         self._connect_timeout_seconds = connect_timeout_seconds
@@ -147,26 +128,53 @@ class Connection:
         return self._client
 
     def _build(self) -> httpx.AsyncClient:
-        verify: ssl.SSLContext | bool = True
-        if self._ca_bundle:
-            try:
-                verify = ssl.create_default_context(cafile=self._ca_bundle)
-            except (OSError, ssl.SSLError) as exc:
-                raise SettingError(
-                    f"The setting ca_bundle cannot be {self._ca_bundle!r}: {exc}.",
-                    setting="ca_bundle",
-                ) from None
-        return httpx.AsyncClient(
-            auth=_KeyAuth(self._credential),
-            verify=verify,
-            follow_redirects=False,
-            limits=httpx.Limits(
-                max_connections=32,
-                max_keepalive_connections=16,
-                keepalive_expiry=KEEPALIVE_SECONDS,
-            ),
-            headers={"User-Agent": f"ivy-kernel/{__version__}", "Accept": "application/json"},
+        verify = self._trust()
+        try:
+            return httpx.AsyncClient(
+                auth=KeyAuth(self._credential),
+                verify=verify,
+                # A proxy elsewhere cannot reach this machine, and must not see its token.
+                trust_env=not is_loopback(self._host),
+                follow_redirects=False,
+                # A session cookie would be a second credential beside the key.
+                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+                limits=httpx.Limits(
+                    max_connections=32,
+                    max_keepalive_connections=16,
+                    keepalive_expiry=KEEPALIVE_SECONDS,
+                ),
+                headers={
+                    "User-Agent": f"ivy-kernel/{__version__}",
+                    "Accept": "application/json",
+                    "Accept-Encoding": "gzip, deflate",
+                },
+            )
+        except ImportError:
+            reason = "a SOCKS proxy needs the package httpx[socks]"
+        except (ValueError, httpx.InvalidURL):
+            reason = "it must be a URL such as http://proxy.example:3128"
+        # Neither named nor chained: a proxy's URL may hold a password.
+        raise SettingError(
+            f"A proxy that the environment names (HTTPS_PROXY, ALL_PROXY, NO_PROXY) cannot be "
+            f"used: {reason}."
         )
+
+    def _trust(self) -> ssl.SSLContext:
+        """The certificates that we trust."""
+        if self._base_url.startswith("http://"):  # never used, and an empty one costs nothing
+            return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        try:
+            if self._ca_bundle:
+                return ssl.create_default_context(cafile=self._ca_bundle)
+            return httpx.create_ssl_context()
+        except OSError as exc:  # ssl.SSLError is one
+            bundle = self._ca_bundle or os.environ.get("SSL_CERT_FILE", "")
+            name = "setting ca_bundle" if self._ca_bundle else "variable SSL_CERT_FILE"
+            raise SettingError(
+                f"The {name} cannot be {bundle!r}: it must name a file of PEM certificates "
+                f"({exc}).",
+                setting="ca_bundle",
+            ) from None
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -201,44 +209,65 @@ class Connection:
         ------
         NotSentError, NoAnswerError, AnswerError, ApiError
             See `ivy_kernel.errors`.
+        UsageError
+            When the request cannot be written down; nothing was sent.
+        SettingError
+            When key, certificates or proxy cannot be used; nothing was sent.
         """
         client = self.warm_up()
-        template = operation.template
-        for name, value in (path or {}).items():
-            template = template.replace(f"{{{name}}}", quote(value, safe=""))
-        timeout = httpx.Timeout(total_seconds, connect=self._connect_timeout_seconds)
-        try:
-            request = client.build_request(
-                operation.method,
-                self._base_url + template,
-                params=query,
-                json=body,
-                timeout=timeout,
-            )
-        except (TypeError, ValueError, httpx.InvalidURL) as exc:
-            raise NotSentError(
-                f"Could not {_named(operation, subject)}: the request cannot be written as JSON "
-                f"({exc})."
-            ) from None
+        purpose = fill(operation.purpose, subject or {})
+        request = client.build_request(
+            operation.method,
+            self._base_url + _filled_path(operation, path or {}, purpose),
+            params=query,
+            content=None if body is None else _encoded(body, purpose),
+            headers={} if body is None else {"Content-Type": "application/json"},
+            timeout=httpx.Timeout(total_seconds, connect=self._connect_timeout_seconds),
+        )
         limit_seconds = total_seconds + self._connect_timeout_seconds
-        sent = monotonic_seconds()
+        failure: IvyError
         try:
-            response, raw = await asyncio.wait_for(self._exchange(client, request), limit_seconds)
+            return await asyncio.wait_for(
+                self._exchange(client, request, operation, purpose, subject or {}), limit_seconds
+            )
         except asyncio.TimeoutError:
-            raise NoAnswerError(
-                f"Could not {_named(operation, subject)}: no whole answer within "
-                f"{limit_seconds:.0f} s."
-            ) from None
+            failure = NoAnswerError(
+                f"Could not {purpose}: no whole answer within {limit_seconds:g} s."
+            )
         except httpx.HTTPError as exc:
-            raise self._translate(exc, operation, subject) from None
+            failure = self._translate(exc, purpose, operation)
+        except IvyError as exc:
+            failure = exc
+        # Raised from here and unchained: the local variables of what it called hold the key, and
+        # some tools print them with tracebacks.
+        failure.__context__ = None
+        raise failure.with_traceback(None)
+
+    async def _exchange(
+        self,
+        client: httpx.AsyncClient,
+        request: httpx.Request,
+        operation: Operation,
+        purpose: str,
+        subject: Mapping[str, Any],
+    ) -> Answer:
+        sent = monotonic_seconds()
+        response, raw = await self._received(client, request, purpose)
         received = monotonic_seconds()
         if not response.is_success:
             names = {
                 "key_setting": self._credential.setting,
                 "key_variable": self._credential.variable,
-                **(subject or {}),
+                **subject,
             }
-            raise error_from_answer(operation, response.status_code, response.headers, raw, names)
+            raise error_from_answer(
+                operation,
+                response.status_code,
+                response.headers,
+                raw,
+                names,
+                masked=self._credential.masked,
+            )
         return Answer(
             status_code=response.status_code,
             body=decode_json(raw, operation) if raw.strip() or not operation.empty_ok else {},
@@ -247,8 +276,8 @@ class Connection:
             server_date=parse_http_date(response.headers.get("date", "")),
         )
 
-    async def _exchange(
-        self, client: httpx.AsyncClient, request: httpx.Request
+    async def _received(
+        self, client: httpx.AsyncClient, request: httpx.Request, purpose: str
     ) -> tuple[httpx.Response, bytes]:
         response = await client.send(request, stream=True)
         chunks: list[bytes] = []
@@ -258,26 +287,28 @@ class Connection:
                 size_bytes += len(chunk)
                 if size_bytes > self._response_limit_bytes:
                     raise AnswerError(
-                        f"The answer is larger than {self._response_limit_bytes} bytes; let the "
-                        f"cell print less, or raise the setting response_limit_bytes."
+                        f"Could not {purpose}: the answer is larger than "
+                        f"{self._response_limit_bytes} bytes; let the cell print less, or raise "
+                        f"the setting response_limit_bytes."
                     )
                 chunks.append(chunk)
         finally:
             await response.aclose()
         return response, b"".join(chunks)
 
-    def _translate(
-        self, exc: httpx.HTTPError, operation: Operation, subject: Mapping[str, Any] | None
-    ) -> NetworkError:
-        purpose = _named(operation, subject)
+    def _translate(self, exc: httpx.HTTPError, purpose: str, operation: Operation) -> NetworkError:
         host = urlsplit(self._base_url).netloc
-        reason = f"{type(exc).__name__}: {exc}" if str(exc) else type(exc).__name__
+        said = self._credential.masked(str(exc))
+        reason = f"{type(exc).__name__}: {said}" if said else type(exc).__name__
         if isinstance(exc, _NOT_SENT):
-            advice = "check the network, proxy and the setting api_url"
             if "CERTIFICATE" in reason.upper():
-                advice = "set ca_bundle to your organisation's CA certificates"
+                return UntrustedServerError(
+                    f"Could not {purpose}: {host} cannot be trusted ({reason}); set ca_bundle to a "
+                    f"file with your organisation's CA certificates."
+                )
             return NotSentError(
-                f"Could not {purpose}: {host} cannot be reached ({reason}); {advice}."
+                f"Could not {purpose}: {host} cannot be reached ({reason}); check the network, "
+                f"the proxy and the setting {operation.url_setting}."
             )
         if isinstance(exc, httpx.DecodingError):
             return AnswerError(f"Could not {purpose}: the answer's compression is broken.")
@@ -287,8 +318,22 @@ class Connection:
         )
 
 
-def _named(operation: Operation, subject: Mapping[str, Any] | None) -> str:
+def _filled_path(operation: Operation, values: Mapping[str, str], purpose: str) -> str:
+    path = operation.template
+    for name, value in values.items():
+        if value in ("", ".", ".."):  # would name another place
+            raise UsageError(f"Could not {purpose}: {value!r} cannot be a {name}.")
+        try:
+            path = path.replace(f"{{{name}}}", quote(value, safe=""))
+        except UnicodeEncodeError:
+            raise UsageError(f"Could not {purpose}: {value!r} cannot be a {name}.") from None
+    return path
+
+
+def _encoded(body: Mapping[str, Any], purpose: str) -> bytes:
     try:
-        return operation.purpose.format_map(dict(subject or {}))
-    except KeyError:
-        return operation.name
+        return encode_json(body)
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise UsageError(
+            f"Could not {purpose}: the request cannot be written as JSON ({exc})."
+        ) from None

@@ -13,6 +13,7 @@ from ivy_kernel.errors import AnswerError, NotReadyError
 TOOL_CAP_SECONDS = 300.0
 SCRIPT_CAP_SECONDS = 120.0
 SCRIPT_TOOLS = frozenset({"sandbox_exec", "sandbox_python", "sandbox_rscript"})
+RETRY_SECONDS = 20.0
 ANSWER_MARGIN_SECONDS = 20.0
 """Beyond a tool's own budget: what the platform may take to notice and answer."""
 
@@ -41,7 +42,7 @@ class IvyClient:
         connection: Connection,
         *,
         request_seconds: float = 30.0,
-        retry_seconds: float = 20.0,
+        retry_seconds: float = RETRY_SECONDS,
     ) -> None:
         self._connection = connection
         self._request_seconds = request_seconds

@@ -51,6 +51,8 @@ class Operation:
         Documented error status → what it means.
     empty_ok
         Whether an empty body is an answer too, where the body is undocumented.
+    url_setting
+        The setting that holds the API's base URL.
     """
 
     method: str
@@ -58,6 +60,7 @@ class Operation:
     purpose: str
     meanings: Mapping[int, Meaning] = field(default_factory=dict)
     empty_ok: bool = False
+    url_setting: str = "api_url"
 
     @property
     def name(self) -> str:
@@ -113,7 +116,7 @@ TOOL = Operation(
         503: (NotReadyError, "the sandbox is still starting; try again shortly"),
         504: (
             ToolTimeoutError,
-            "it did not finish within its time budget of {timeout_seconds:g} s; split the work, "
+            "it did not finish within its time budget of {timeout_seconds} s; split the work, "
             "or let it go on in the background",
         ),
     },
@@ -131,7 +134,7 @@ TERMINATE = Operation(
     {
         401: _CREDENTIALS,
         403: _FORBIDDEN,
-        404: (NotFoundError, "there is no such chat or sandbox"),
+        404: (NotFoundError, "there is no such chat or sandbox; check the setting chat_id"),
         429: _RATE,
     },
     empty_ok=True,
@@ -140,7 +143,12 @@ MANIFEST = Operation(
     "GET",
     "/v1/sandbox/{chatId}/manifest",
     "list the files of chat {chat_id!r}",
-    {401: _CREDENTIALS, 403: _FORBIDDEN, 404: (NotFoundError, "there is no such chat"), 429: _RATE},
+    {
+        401: _CREDENTIALS,
+        403: _FORBIDDEN,
+        404: (NotFoundError, "there is no such chat; check the setting chat_id"),
+        429: _RATE,
+    },
 )
 RECOUP_STATUS = Operation(
     "GET",
@@ -160,4 +168,5 @@ RECOUP_STATUS = Operation(
         ),
         429: _RATE,
     },
+    url_setting="recoup_api_url",
 )

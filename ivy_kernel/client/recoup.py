@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ivy_kernel.client import operations
-from ivy_kernel.client.connection import Answer, Connection, Credential
+from ivy_kernel.client.connection import Answer, Connection
+from ivy_kernel.client.credential import Credential
 
 
 def recoup_credential(key: Callable[[], str]) -> Credential:

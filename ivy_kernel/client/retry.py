@@ -10,7 +10,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
-from ivy_kernel.client.connection import Answer
+from ivy_kernel.client.connection import Answer, UntrustedServerError
 from ivy_kernel.errors import (
     ApiError,
     CreationFailedError,
@@ -27,7 +27,9 @@ LONGEST_WAIT_SECONDS = 5.0
 
 
 def may_repeat(error: IvyError, *, idempotent: bool) -> bool:
-    """Whether a call that ended in this error may be sent again."""
+    """Whether a call that ended in this error may be sent again, and might then succeed."""
+    if isinstance(error, UntrustedServerError):
+        return False
     if isinstance(error, NotSentError | RateLimitedError):
         return True
     if not idempotent:
@@ -54,7 +56,7 @@ def wait_seconds(attempt: int, error: IvyError, random_unit: float) -> float:
     backoff = min(FIRST_WAIT_SECONDS * 2.0 ** (attempt - 1), LONGEST_WAIT_SECONDS)
     jittered = backoff * (0.5 + 0.5 * random_unit)
     asked = error.retry_after_seconds if isinstance(error, ApiError) else None
-    return jittered if asked is None else asked + jittered * 0.1
+    return jittered if asked is None else max(jittered, asked + jittered * 0.1)
 
 
 async def with_retries(

@@ -1,0 +1,73 @@
+"""The key: how it travels, and how it is kept out of everything that is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+
+import httpx
+
+from ivy_kernel.errors import IvyError, SettingError
+
+SHORTEST_MASKED_KEY = 8
+"""Shorter ones are no real keys, and masking them would garble what the platform says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """How the key travels, and what the settings call it.
+
+    Parameters
+    ----------
+    key
+        Gives the key of the moment, so that a changed key works without a restart.
+    header, prefix
+        The header that carries it, and what stands before it there.
+    setting, variable
+        The names that an error message gives the user.
+    """
+
+    key: Callable[[], str]
+    header: str = "Authorization"
+    prefix: str = "Bearer "
+    setting: str = "api_key"
+    variable: str = "IVY_API_KEY"
+
+    def header_value(self) -> str:
+        """What the header says; empty without a key.
+
+        Raises
+        ------
+        SettingError
+            When the key cannot be sent in a header.
+        """
+        key = self.key()
+        if not all(33 <= ord(character) < 127 for character in key):
+            raise SettingError(
+                f"The setting {self.setting} cannot be used (its value is not shown): it may "
+                f"contain only printable ASCII characters and no spaces.",
+                setting=self.setting,
+            )
+        return self.prefix + key if key else ""
+
+    def masked(self, text: str) -> str:
+        """A text without the key, which a server may quote in what it says."""
+        try:
+            key = self.key()
+        except IvyError:  # settings that cannot be read just now
+            return text
+        return text.replace(key, "(the key)") if len(key) >= SHORTEST_MASKED_KEY else text
+
+
+class KeyAuth(httpx.Auth):
+    """Adds the key at the last moment, so that it is in no request that we keep or print."""
+
+    def __init__(self, credential: Credential) -> None:
+        self._credential = credential
+
+    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
+        """Called by httpx for each request."""
+        value = self._credential.header_value()
+        if value:
+            request.headers[self._credential.header] = value
+        yield request

@@ -1,0 +1,224 @@
+"""Connections that are refused, reset, stalled, dripping, closed in between; and time limits."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+from api_calls import CALLS, CHAT, client_for, ivy
+from scripted_server import (
+    ScriptedServer,
+    answer_then_close_silently,
+    drip,
+    free_port,
+    hang,
+    json_answer,
+    reset,
+    until,
+)
+
+from ivy_kernel.client import Connection, IvyClient
+from ivy_kernel.client.credential import Credential
+from ivy_kernel.client.operations import STATUS
+from ivy_kernel.errors import NoAnswerError, NotReadyError, NotSentError, SettingError
+
+
+@pytest.mark.parametrize("operation", CALLS)
+async def test_a_refused_connection_was_not_sent(operation: str) -> None:
+    """Nobody listens: nothing ran, and the sentence says where and what to check."""
+    port = free_port()
+    async with client_for(operation, f"http://127.0.0.1:{port}") as client:
+        with pytest.raises(NotSentError) as caught:
+            await CALLS[operation](client)
+    assert f"127.0.0.1:{port} cannot be reached" in str(caught.value)
+    setting = "recoup_api_url" if operation == "recoup" else "api_url"
+    assert f"the setting {setting}." in str(caught.value)
+
+
+async def test_a_host_name_that_does_not_exist_was_not_sent() -> None:
+    """A typing error in the URL."""
+    async with ivy("https://no-such-host.invalid", retry_seconds=0) as client:
+        with pytest.raises(NotSentError, match=r"no-such-host\.invalid cannot be reached"):
+            await client.status(CHAT)
+
+
+@pytest.mark.parametrize("operation", CALLS)
+async def test_a_reset_after_the_request_was_read_is_no_answer(operation: str) -> None:
+    """It may have run, so it is sent once and called unknown."""
+    async with ScriptedServer(reset) as server, client_for(operation, server.url) as client:
+        with pytest.raises(NoAnswerError):
+            await CALLS[operation](client)
+    assert len(server.requests) == 1
+
+
+async def test_a_reset_before_the_request_was_read_is_not_repeated_for_a_tool() -> None:
+    """From here it cannot be told whether the request was read, so it is called unknown."""
+    async with (
+        ScriptedServer(json_answer({}), resets_first=1) as server,
+        ivy(server.url, retry_seconds=60) as client,
+    ):
+        with pytest.raises(NoAnswerError):
+            await CALLS["tool"](client)
+    assert server.requests == []
+    assert server.connections == 1
+
+
+async def test_a_reset_before_the_request_was_read_is_repeated_for_a_status() -> None:
+    """Reading a status twice harms nobody."""
+    async with (
+        ScriptedServer(json_answer({"status": "none"}), resets_first=1) as server,
+        ivy(server.url, retry_seconds=60) as client,
+    ):
+        assert (await client.status(CHAT)).body == {"status": "none"}
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("operation", ["tool", "exec", "create", "terminate"])
+async def test_a_connection_that_was_closed_while_idle_is_replaced(operation: str) -> None:
+    """The next call goes over a new connection, and is sent exactly once."""
+    script = [answer_then_close_silently, json_answer({"second": True})]
+    async with ScriptedServer(*script) as server, ivy(server.url) as client:
+        await CALLS[operation](client)
+        await until(lambda: server.closed_connections == 1, "the server's end of the connection")
+        await CALLS[operation](client)
+    assert len(server.requests) == 2
+    assert server.connections == 2
+
+
+async def test_a_connection_that_breaks_when_it_is_used_again_doubles_nothing() -> None:
+    """A kept connection breaks after it took the second POST: unknown, and not sent again."""
+    script = [json_answer({}), reset, json_answer({})]
+    async with ScriptedServer(*script) as server, ivy(server.url, retry_seconds=60) as client:
+        await CALLS["tool"](client)
+        with pytest.raises(NoAnswerError):
+            await CALLS["tool"](client)
+    assert len(server.requests) == 2
+    assert server.connections == 1
+
+
+async def test_calls_in_a_row_share_one_connection() -> None:
+    """Keep-alive works, also after an error status."""
+    script = [json_answer({}), json_answer({}, 503), json_answer({}), json_answer({})]
+    async with ScriptedServer(*script) as server, ivy(server.url) as client:
+        await CALLS["tool"](client)
+        with pytest.raises(NotReadyError):
+            await CALLS["tool"](client)
+        await CALLS["tool"](client)
+        await client.status(CHAT)
+    assert len(server.requests) == 4
+    assert server.connections == 1
+
+
+async def test_calls_at_once_do_not_wait_for_each_other() -> None:
+    """An interrupt gets a connection of its own while a cell runs."""
+    async with (
+        ScriptedServer(hang, json_answer({"quick": True})) as server,
+        ivy(server.url) as client,
+    ):
+        slow = asyncio.ensure_future(CALLS["tool"](client))
+        await until(lambda: server.requests, "the first request")
+        assert await asyncio.wait_for(CALLS["tool"](client), 2) == {"quick": True}
+        slow.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await slow
+    assert server.connections == 2
+
+
+async def test_a_server_that_never_answers_is_given_up() -> None:
+    """The request's own limit holds, and the outcome is called unknown."""
+    async with ScriptedServer(hang) as server, ivy(server.url, request_seconds=0.3) as client:
+        start = time.monotonic()
+        with pytest.raises(NoAnswerError, match="ReadTimeout"):
+            await client.terminate(CHAT)
+    assert 0.25 < time.monotonic() - start < 2
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "head",
+    [b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n", b"HTTP/1.1 200 OK\r\nX: "],
+    ids=["body", "head"],
+)
+async def test_a_dripping_answer_does_not_get_around_the_limit(head: bytes) -> None:
+    """A byte now and then keeps no call alive: there is one limit for the whole exchange."""
+    script = drip(head, b"x", 0.05)
+    async with (
+        ScriptedServer(script) as server,
+        ivy(server.url, request_seconds=0.3, connect_timeout_seconds=0.2) as client,
+    ):
+        start = time.monotonic()
+        with pytest.raises(NoAnswerError, match=r"no whole answer within 0\.5 s"):
+            await client.terminate(CHAT)
+    assert 0.4 < time.monotonic() - start < 2
+
+
+async def test_a_tool_is_waited_for_longer_than_its_budget(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The platform's own 504 has time to arrive before we give up."""
+    monkeypatch.setattr("ivy_kernel.client.ivy.ANSWER_MARGIN_SECONDS", 0.4)
+    async with ScriptedServer(hang) as server, ivy(server.url, request_seconds=0.01) as client:
+        start = time.monotonic()
+        with pytest.raises(NoAnswerError):
+            await client.run_tool(CHAT, "sandbox_notebook", {}, timeout_seconds=0.2)
+    assert 0.55 < time.monotonic() - start < 3
+
+
+async def test_connecting_has_a_limit_of_its_own() -> None:
+    """A server that never says hello in TLS is given up soon, and was not sent anything."""
+    async with ScriptedServer(hang) as server:
+        url = server.url.replace("http:", "https:")
+        async with ivy(url, request_seconds=30, connect_timeout_seconds=0.3) as client:
+            start = time.monotonic()
+            with pytest.raises(NotSentError, match="ConnectTimeout"):
+                await CALLS["tool"](client)
+    assert time.monotonic() - start < 3
+
+
+async def test_a_cancelled_call_frees_its_connection() -> None:
+    """The server sees the connection close, and the client goes on."""
+    async with ScriptedServer(hang, json_answer({})) as server, ivy(server.url) as client:
+        task = asyncio.ensure_future(CALLS["tool"](client))
+        await until(lambda: server.requests, "the request")
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await CALLS["tool"](client) == {}
+
+
+async def test_closing_while_a_call_is_under_way_ends_it_with_one_of_our_errors() -> None:
+    """The call's outcome is unknown; nothing of httpx comes through."""
+    async with ScriptedServer(hang) as server, ivy(server.url) as client:
+        task = asyncio.ensure_future(CALLS["tool"](client))
+        await until(lambda: server.requests, "the request")
+        await client.aclose()
+        with pytest.raises(NoAnswerError):
+            await asyncio.wait_for(task, 5)
+
+
+async def test_a_closed_client_opens_again_when_it_is_used() -> None:
+    """Closing lets go of connections, and nothing else."""
+    async with ScriptedServer(json_answer({"a": 1})) as server, ivy(server.url) as client:
+        await client.aclose()
+        await client.aclose()
+        assert await CALLS["tool"](client) == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://example.org", "ftp://x", "", "local", "https://u:p@h", "https://h?x", "https://a..b"],
+)
+def test_a_connection_to_an_unfit_url_is_refused(url: str) -> None:
+    """No key can be sent in the clear, whatever made the URL."""
+    with pytest.raises(SettingError, match="cannot be used"):
+        Connection(url, Credential(lambda: "key"))
+
+
+async def test_an_operation_without_names_has_readable_sentences() -> None:
+    """A caller that names nothing gets a sentence all the same."""
+    port = free_port()
+    connection = Connection(f"http://127.0.0.1:{port}", Credential(lambda: ""))
+    with pytest.raises(NotSentError, match="read the sandbox status of chat"):
+        await connection.send(STATUS, total_seconds=1, path={"chatId": "x"})
+    await IvyClient(connection).aclose()
