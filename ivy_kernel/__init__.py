@@ -1,5 +1,39 @@
 """Ivy Sandbox for Jupyter: run notebook cells in the sandbox of an Ivy Biosciences chat."""
 
+from __future__ import annotations
+
+from typing import Any
+
 from ivy_kernel._version import __version__
 
 __all__ = ["__version__"]
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Called by IPython for ``%load_ext ivy_kernel``."""
+    from ivy_kernel.magics import load
+
+    load(shell)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """Called by IPython for ``%unload_ext ivy_kernel``."""
+    from ivy_kernel.magics import unload
+
+    unload(shell)
+
+
+def __getattr__(name: str) -> Any:
+    """The widget's class, imported when it is first asked for: not everyone has its packages."""
+    if name == "StatusWidget":
+        from ivy_kernel.widget import StatusWidget
+
+        return StatusWidget
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _jupyter_server_extension_points() -> list[dict[str, Any]]:
+    """Called by Jupyter Server to find the extension, which is imported only then."""
+    from ivy_kernel.server_extension.app import IvyServerExtension
+
+    return [{"module": "ivy_kernel.server_extension", "app": IvyServerExtension}]

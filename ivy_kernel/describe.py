@@ -3,8 +3,20 @@
 from __future__ import annotations
 
 from ivy_kernel.lifecycle import Lifecycle
+from ivy_kernel.models import Json
+from ivy_kernel.routes.agent import Event, OutputDropped, ReachableAgain, Unreachable
 from ivy_kernel.settings import Ivy, is_secret, setting_names
-from ivy_kernel.status import SandboxStatus
+from ivy_kernel.status import Deadline, SandboxStatus
+
+SOON_SECONDS = 600.0
+URGENT_SECONDS = 120.0
+"""A deadline this near is warned of: at 10 minutes, and again at 2."""
+
+
+_DEADLINES: tuple[tuple[Deadline, str], ...] = (
+    ("hibernation", "hibernates in"),
+    ("expiry", "expires in"),
+)
 
 
 def duration_words(seconds: float | None) -> str:
@@ -34,13 +46,77 @@ def status_lines(lifecycle: Lifecycle, status: SandboxStatus, now: float) -> lis
     uptime = status.uptime_seconds(now)
     if uptime is not None:
         lines.append(f"up for: {duration_words(uptime)}")
-    for deadline, words in (("hibernation", "hibernates in"), ("expiry", "expires in")):
-        left = status.remaining_seconds(deadline, now)  # type: ignore[arg-type] # the two literals
+    for deadline, words in _DEADLINES:
+        left = status.remaining_seconds(deadline, now)
         if left is not None and state == "active":
             lines.append(f"{words}: {duration_words(left)}")
+    lines += warnings(status, now)
     if status.error:
         lines.append(f"error: {status.error}")
     return lines
+
+
+def route_lines(facts: Json) -> list[str]:
+    """How cells reach the sandbox, from `Session.describe`, a line each; ``doctor`` tells more."""
+    lines = [f"route: {facts.get('route', 'none yet')}"]
+    where = [
+        f"Python {facts['python_version']}" if facts.get("python_version") else "",
+        f"Python {facts['python']}" if facts.get("python") else "",
+        str(facts.get("kernel_kind") or ""),
+    ]
+    known = [word for word in where if word]
+    if known:
+        lines.append(f"runs: {', '.join(known)}")
+    if facts.get("variables_persist") is False:
+        lines.append("variables: lost after each cell")
+    lines += [f"refused: {reason}" for reason in facts.get("refused", ())]
+    return lines
+
+
+def warnings(status: SandboxStatus, now: float) -> list[str]:
+    """A sentence for each deadline that is near: what happens, when, and what to do.
+
+    A sandbox that always hibernates a few minutes after its last cell would be near it all its
+    life; so the early warning is for a hibernation that was further away after the last activity.
+    """
+    if status.effective_state(now) != "active":
+        return []
+    sentences = []
+    for deadline, _ in _DEADLINES:
+        left = status.remaining_seconds(deadline, now)
+        if left is None or left > SOON_SECONDS:
+            continue
+        if deadline == "hibernation":
+            idle = status.idle_seconds(now)
+            if left > URGENT_SECONDS and idle is not None and idle + left <= SOON_SECONDS:
+                continue
+            sentences.append(
+                f"warning: the sandbox hibernates in {duration_words(left)}, and its variables are "
+                f"lost then (files stay); run any cell to keep it awake."
+            )
+        else:
+            sentences.append(
+                f"warning: the sandbox expires in {duration_words(left)}, and its variables are "
+                f"lost then; save what you need to files."
+            )
+    return sentences
+
+
+def event_sentence(event: Event) -> str | None:
+    """What a cell under way should say about an event of the agent route; mostly nothing."""
+    if isinstance(event, OutputDropped):
+        return (
+            f"{event.message_count} messages of output ({event.size_bytes:,} bytes) were dropped "
+            f"in the sandbox, because they could not be fetched in time."
+        )
+    if isinstance(event, Unreachable):
+        return (
+            f"The sandbox cannot be reached at the moment ({event.error}) The cell goes on there, "
+            f"and its output is fetched when it can be; interrupt twice to give up."
+        )
+    if isinstance(event, ReachableAgain):
+        return "The sandbox can be reached again."
+    return None
 
 
 def settings_table(settings: Ivy) -> str:

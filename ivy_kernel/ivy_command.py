@@ -2,26 +2,55 @@
 
 from __future__ import annotations
 
-import shlex
+import argparse
 from collections.abc import Awaitable, Callable
 
-from ivy_kernel.connect import LiveSettings
-from ivy_kernel.describe import settings_table, status_lines
+from ivy_kernel.command_line import HelpAskedError, OptionParser, split_line
+from ivy_kernel.connect import LiveSettings, open_lifecycle
+from ivy_kernel.describe import route_lines, settings_table, status_lines
 from ivy_kernel.errors import UsageError
+from ivy_kernel.magics.cell_options import cell_parser
 from ivy_kernel.models import Message, Sink
 from ivy_kernel.session import Session
-from ivy_kernel.status import monotonic_seconds
+from ivy_kernel.status import SandboxStatus, monotonic_seconds
 
-HELP = """\
-%ivy status       the sandbox: its state, and how cells reach it
-%ivy create       start the chat's sandbox, if there is none, and wait until it is ready
-%ivy terminate    shut the sandbox down, after asking; --yes does not ask
-%ivy config       every setting, its value and where it came from; never a key
-%ivy help         this text
-"""
+COMMANDS = {
+    "status": "the sandbox: its state, its countdowns, and how cells reach it",
+    "widget": "the same as a live panel, with buttons",
+    "create": "start the chat's sandbox, if there is none, and wait until it is ready",
+    "reconnect": "drop the connections, read the settings again, look again; variables stay",
+    "terminate": "shut the sandbox down, after asking; --yes does not ask",
+    "attach": "CHAT: use another chat's sandbox for the cells that follow",
+    "config": "every setting, its value and where it came from; never a key",
+    "cell": "the options of %%ivy, a cell that runs in the sandbox",
+    "help": "this text; %ivy COMMAND --help tells about one command",
+}
+
+HELP = "".join(f"%ivy {name:<10} {about}\n" for name, about in COMMANDS.items())
 
 Confirm = Callable[[str], Awaitable[bool]]
 """Asks the user a yes/no question."""
+
+Follow = Callable[[SandboxStatus, Sink], Awaitable[None]]
+"""Shows what runs on in the sandbox, until it has ended."""
+
+
+def _parsers() -> dict[str, OptionParser]:
+    parsers = {name: OptionParser(f"%ivy {name}", about) for name, about in COMMANDS.items()}
+    parsers["terminate"].add_argument("--yes", action="store_true", help="do not ask")
+    attach = parsers["attach"]
+    attach.add_argument(
+        "chat", metavar="CHAT", help="the chat's id; the one of the settings leads back to them"
+    )
+    attach.add_argument(
+        "--campaign", metavar="ID", help="the chat's campaign (default: as the settings say)"
+    )
+    attach.add_argument(
+        "--session",
+        metavar="ID",
+        help="session id for a new sandbox (default: generated once per chat)",
+    )
+    return parsers
 
 
 class IvyCommand:
@@ -35,14 +64,21 @@ class IvyCommand:
         Gives the session that the cells use; may raise `SettingError`.
     confirm
         Asks before something is lost.
+    follow
+        Used by ``reconnect``; ``None`` where nothing can have run on.
     """
 
     def __init__(
-        self, live: LiveSettings, session: Callable[[], Session], confirm: Confirm
+        self,
+        live: LiveSettings,
+        session: Callable[[], Session],
+        confirm: Confirm,
+        follow: Follow | None = None,
     ) -> None:
         self._live = live
         self._session = session
         self._confirm = confirm
+        self._follow = follow
 
     async def run(self, line: str, sink: Sink) -> None:
         """Run one line, without its ``%ivy``; what it shows goes to ``sink``.
@@ -54,62 +90,97 @@ class IvyCommand:
         IvyError
             The command failed.
         """
+        words = split_line("%ivy", line)
+        name = words[0] if words else "help"
+        if name in ("--help", "-h"):
+            name = "help"
+        if line == "loaded":
+            _print(sink, "The Ivy Sandbox kernel has %ivy built in; there is nothing to load.\n")
+            return
+        parser = _parsers().get(name)
+        if parser is None:
+            raise UsageError(f"There is no %ivy {name}; there are {', '.join(COMMANDS)}.")
         try:
-            words = shlex.split(line)
-        except ValueError as exc:
-            raise UsageError(f"%ivy {line}: {exc}.") from None
-        name, options = (words[0], words[1:]) if words else ("help", [])
+            options = parser.parse_line(words[1:])
+        except HelpAskedError as asked:
+            _print(sink, str(asked))
+            return
         commands = {
             "status": self._status,
+            "widget": self._widget,
             "create": self._create,
+            "reconnect": self._reconnect,
+            "terminate": self._terminate,
+            "attach": self._attach,
             "config": self._config,
+            "cell": self._cell,
             "help": self._help,
-            "--help": self._help,
-            "-h": self._help,
-            "loaded": self._loaded,
         }
-        if name == "terminate":
-            if options not in ([], ["--yes"]):
-                raise UsageError(f"%ivy terminate takes --yes only, not {' '.join(options)!r}.")
-            await self._terminate(sink, asked=bool(options))
-            return
-        if name not in commands:
-            known = "status, create, terminate, config, help"
-            raise UsageError(f"There is no %ivy {name}; there are {known}.")
-        if options:
-            raise UsageError(f"%ivy {name} takes no options, but got {' '.join(options)!r}.")
-        await commands[name](sink)
+        await commands[name](options, sink)
 
-    async def _help(self, sink: Sink) -> None:
+    async def _help(self, options: argparse.Namespace, sink: Sink) -> None:
         _print(sink, HELP)
 
-    async def _loaded(self, sink: Sink) -> None:
-        _print(sink, "The Ivy Sandbox kernel has %ivy built in; there is nothing to load.\n")
+    async def _cell(self, options: argparse.Namespace, sink: Sink) -> None:
+        _print(sink, cell_parser().format_help())
 
-    async def _config(self, sink: Sink) -> None:
+    async def _config(self, options: argparse.Namespace, sink: Sink) -> None:
         _print(sink, settings_table(self._live.current()))
 
-    async def _status(self, sink: Sink) -> None:
+    async def _status(self, options: argparse.Namespace, sink: Sink) -> None:
         session = self._session()
-        status = await session.lifecycle.status()
-        lines = status_lines(session.lifecycle, status, monotonic_seconds())
-        lines += [f"{key}: {value}" for key, value in session.describe().items() if value != []]
-        _print(sink, "\n".join(lines) + "\n")
+        _show(sink, session, await session.lifecycle.status())
 
-    async def _create(self, sink: Sink) -> None:
+    async def _widget(self, options: argparse.Namespace, sink: Sink) -> None:
+        from ivy_kernel.widget import open_widget  # needs packages that not everyone has
+
+        sink(Message("display_data", await open_widget(self._session, self._live.reload)))
+
+    async def _create(self, options: argparse.Namespace, sink: Sink) -> None:
         session = self._session()
         status = await session.create(sink)
         _print(sink, f"{session.lifecycle.name} is {status.state}.\n")
 
-    async def _terminate(self, sink: Sink, *, asked: bool) -> None:
+    async def _reconnect(self, options: argparse.Namespace, sink: Sink) -> None:
+        self._live.reload()
+        session = self._session()
+        status = await session.reconnect()
+        if self._follow is not None:
+            await self._follow(status, sink)
+        _show(sink, session, status)
+
+    async def _terminate(self, options: argparse.Namespace, sink: Sink) -> None:
         session = self._session()
         name = session.lifecycle.name
         question = f"Terminate the sandbox of {name}? Its variables and processes are lost."
-        if not asked and not await self._confirm(question):
+        if not options.yes and not await self._confirm(question):
             _print(sink, "Not terminated.\n")
             return
         await session.terminate()
         _print(sink, f"{name}: the sandbox is terminated. The next cell starts a new one.\n")
+
+    async def _attach(self, options: argparse.Namespace, sink: Sink) -> None:
+        undo = self._live.attach(
+            options.chat, campaign_id=options.campaign, session_id=options.session
+        )
+        try:
+            found = open_lifecycle(self._live)
+            try:
+                status = await found.status()
+            finally:
+                await found.aclose()
+        except BaseException:
+            undo()  # cells go on where they went before
+            raise
+        session = self._session()
+        _print(sink, f"Cells now run in {session.lifecycle.name}.\n")
+        _show(sink, session, status)
+
+
+def _show(sink: Sink, session: Session, status: SandboxStatus) -> None:
+    lines = status_lines(session.lifecycle, status, monotonic_seconds())
+    lines += route_lines(session.describe())
+    _print(sink, "\n".join(lines) + "\n")
 
 
 def _print(sink: Sink, text: str) -> None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from ivy_kernel import embedded
 from ivy_kernel.client import Answer, IvyClient, RecoupClient
 from ivy_kernel.errors import (
     ApiError,
+    CredentialsError,
     IvyError,
     MissingSettingError,
     NetworkError,
@@ -105,6 +107,15 @@ class Lifecycle:
         """What tells this sandbox from others in this process; holds no credential."""
         return (self._api_url, self.chat_id, self._recoup_session_id)
 
+    @property
+    def use(self) -> dict[str, str]:
+        """What tells another process of the same user which sandbox this is; see `UseNote`."""
+        return {
+            "api_url": self._api_url,
+            "chat_id": self.chat_id,
+            "campaign_id": self.campaign_id,
+        }
+
     def monitor(self) -> Monitor:
         """The one monitor of this sandbox in this process, for any number of watchers.
 
@@ -136,6 +147,14 @@ class Lifecycle:
         if recoup is not None:
             await recoup.aclose()
 
+    async def drop_connections(self) -> None:
+        """Close the connections but keep who uses them; the next request opens new ones."""
+        if self._client is not None:
+            await self._client.connection.aclose()
+        recoup, self._recoup = self._recoup, None
+        if recoup is not None:
+            await recoup.aclose()
+
     async def status(self, *, retry: bool = True) -> SandboxStatus:
         """Look at the sandbox. Source: ``GET /v1/sandbox/{chatId}/status``.
 
@@ -155,9 +174,28 @@ class Lifecycle:
         return self._seen(parse_ivy_status(answer.body, _exchange(answer)))
 
     async def read_status(self) -> SandboxStatus:
-        """What the monitor asks, once: Recoup's status where that is set up, else Ivy's."""
+        """What the monitor asks, once: Recoup's status where that is set up, else Ivy's.
+
+        Looking starts nothing: without its server, the local sandbox is not there.
+        """
+        if not self.local:
+            return await self._read_status()
+        if embedded.find() is None:
+            await self.aclose()
+            return _no_sandbox()
+        try:
+            return await self._read_status()
+        except (CredentialsError, NotSentError):
+            await self.aclose()  # what we know may be a server that has ended since
+            if embedded.find() is None:
+                return _no_sandbox()
+            return await self._read_status()
+
+    async def _read_status(self) -> SandboxStatus:
+        # Not by `_seen`: the monitor would take each of its own answers for news of an action.
         if self._connect_recoup is None:
-            return await self.status(retry=False)
+            answer = await (await self.client()).status(self.chat_id, retry=False)
+            return parse_ivy_status(answer.body, _exchange(answer))
         if self._recoup is None:
             self._recoup = await self._connect_recoup()
         answer = await self._recoup.status(self._recoup_session_id)
@@ -266,6 +304,14 @@ def failed_error(name: str, status: SandboxStatus) -> SandboxFailedError:
     return SandboxFailedError(
         f"{name} failed to start: {reason}. Run %ivy create to try again, or look at the chat on "
         f"the platform."
+    )
+
+
+def _no_sandbox() -> SandboxStatus:
+    """The status of a local sandbox whose server does not run."""
+    now = monotonic_seconds()
+    return SandboxStatus(
+        state="none", dialect="ivy", received_monotonic=now, described_monotonic=now
     )
 
 

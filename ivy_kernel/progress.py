@@ -10,6 +10,8 @@ from ivy_kernel.status import SandboxStatus, monotonic_seconds
 
 PHASES = ("compute", "mount", "ready")
 BAR_CHARACTERS = 24
+DISPLAY_PREFIX = "ivy-start-"
+"""What the display ids of our progress begin with."""
 
 
 class StartProgress:
@@ -26,7 +28,7 @@ class StartProgress:
     def __init__(self, name: str, sink: Sink) -> None:
         self._name = name
         self._sink = sink
-        self._display_id = f"ivy-start-{os.urandom(6).hex()}"
+        self._display_id = f"{DISPLAY_PREFIX}{os.urandom(6).hex()}"
         self._shown = False
         self._start = monotonic_seconds()
 
@@ -54,8 +56,17 @@ class StartProgress:
     def clear(self) -> None:
         """Take it away again."""
         if self._shown:
-            self._sink(Message("clear_output", {"wait": False}))
+            # The display id is for who can take away the one display without the others.
+            which = {"display_id": self._display_id}
+            self._sink(Message("clear_output", {"wait": False}, metadata=which))
             self._shown = False
+
+
+def is_progress(message: Message) -> bool:
+    """Whether a message is of a sandbox's start, rather than of the cell itself."""
+    is_end = message.msg_type == "clear_output"
+    transient = message.metadata if is_end else message.content.get("transient") or {}
+    return str(transient.get("display_id", "")).startswith(DISPLAY_PREFIX)
 
 
 def _fraction(phase: str, elapsed: float, eta: float | None) -> float:

@@ -182,8 +182,9 @@ class Session:
             except NotFoundError as error:
                 raise await self._explained(error) from error
             else:
-                self._contact = monotonic_seconds()
-                self._used = True
+                in_contact = outcome.fate not in ("lost", "unknown")
+                self._contact = monotonic_seconds() if in_contact else None
+                self._used = outcome.fate != "lost"  # that loss has been told
                 return outcome
 
     @property
@@ -240,6 +241,21 @@ class Session:
         status = await self.lifecycle.status()
         self.lifecycle.poke()
         return status
+
+    async def open_agent(self, status: SandboxStatus) -> None:
+        """Attach to the agent, where an earlier process of this kernel may have left it working.
+
+        Starts no sandbox, and does nothing where there is no such agent.
+
+        Parameters
+        ----------
+        status
+            The sandbox as it was seen just now.
+        """
+        if status.state != "active" or self._fresh or self._wanted not in ("auto", "agent"):
+            return
+        async with self._lock:
+            await self.open_route()
 
     def forget(self) -> None:
         """The sandbox of before is gone and the user knows it."""

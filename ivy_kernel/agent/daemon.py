@@ -113,6 +113,7 @@ class Daemon:
         self._connections: set[ClientConnection] = set()
         self._kernel_files: set[int] = set()
         self._is_terminated = False
+        self._last_busy = 0.0
 
     def run(self) -> None:
         """Serve; at the end no process and no file of ours is left."""
@@ -161,12 +162,17 @@ class Daemon:
         service = self._service
         if self._is_terminated or service.is_stopping:
             return not any(connection.wants_to_write for connection in self._connections)
-        silence = time.monotonic() - service.last_contact
+        now = time.monotonic()
+        if service.is_busy:
+            self._last_busy = now
+        silence = now - service.last_contact
         if service.contacts <= CONTACTS_OF_A_START:
             return silence > self._unconfirmed
         if any(not connection.is_answered for connection in self._connections):
             return False
-        return silence > (BUSY_LIFETIME_SECONDS if service.is_busy else self._idle_lifetime)
+        if service.is_busy:
+            return silence > BUSY_LIFETIME_SECONDS
+        return now - max(service.last_contact, self._last_busy) > self._idle_lifetime
 
     def _turn(self) -> None:
         next_time = self._service.next_time()

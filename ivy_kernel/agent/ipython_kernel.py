@@ -62,8 +62,9 @@ class IPythonKernel(Kernel):
         self._sockets: dict[str, Any] = {}
         self._pings = 0
         self._is_ready = False
+        self._is_heard = False
         self._info: dict[str, Any] = {}
-        prefix = f"{self.directory}/k{self.generation}"
+        prefix = f"{self.directory}/k{self.number}"
         self.launch(["-c", LAUNCHER, "-f", self._write_connection_file(prefix)])
         self._context = self._zmq.Context()
         identity = os.urandom(8).hex().encode()
@@ -95,7 +96,10 @@ class IPythonKernel(Kernel):
                 except self._zmq.Again:
                     break
                 got = True
-                self._take(channel, frames)
+                try:
+                    self._take(channel, frames)
+                except (ValueError, KeyError, AttributeError) as error:
+                    self.report_nonsense(error)
         return got
 
     def next_time(self) -> float | None:
@@ -172,8 +176,8 @@ class IPythonKernel(Kernel):
         if channel == "shell":
             self._info = json.loads(content.decode("utf-8"))
         elif channel == "iopub":
-            self._heard = True
-        if self._info and getattr(self, "_heard", False) and not self._is_ready:
+            self._is_heard = True
+        if self._info and self._is_heard and not self._is_ready:
             self._is_ready = True
             self.threads_at_start = self.count_threads()
             self.on_ready(self._info)

@@ -18,15 +18,19 @@ if TYPE_CHECKING:
 STOP_SECONDS = 1.0
 START_SECONDS = 60.0
 SHORT_LIFE_SECONDS = 10.0
+STILLBORN_BELIEVED = 4
+"""After so many kernels in a row that never got ready, cells no longer wait for the next."""
+
 LONGEST_PAUSE_SECONDS = 30.0
 
 
 class Keeper:
     """Owns the kernel process and what waits for it.
 
-    Every start is a new generation: variables never survive one. A kernel that dies young is
-    started again after a growing pause; an ipykernel that never gets ready gives way to the
-    built-in shell.
+    A kernel after one that was ready, or after a restart, is a new generation: variables never
+    survive into it. A kernel that dies young is
+    started again after a growing pause; an ipykernel that was not asked for by name and never
+    gets ready gives way to the built-in shell.
 
     Parameters
     ----------
@@ -67,6 +71,10 @@ class Keeper:
         self._kill_at: float | None = None
         self._started = now
         self._pause = 0.0
+        self._starts = 0
+        self._is_spent = True
+        self._stillborn = 0
+        self._restarts: list[str] = []
 
     @property
     def more_threads(self) -> int:
@@ -94,9 +102,13 @@ class Keeper:
         if self._kernel is not None:
             self._kernel.interrupt()
 
-    def restart(self, now: float) -> None:
+    def restart(self, restart_id: str, now: float) -> None:
         """End this kernel and start the next; asked politely first, killed after a second."""
-        if self._kernel is None or self._kill_at is not None:
+        self._restarts.append(restart_id)
+        if self._kernel is None:
+            self._report_restart([])
+            return
+        if self._kill_at is not None:
             return
         if self._flights.current:
             self._kernel.interrupt()
@@ -142,24 +154,34 @@ class Keeper:
     def _start(self, now: float) -> None:
         self._start_at = None
         self._started = now
-        self.generation += 1
+        self._starts += 1
+        self.generation += self._is_spent
+        self._is_spent = False
         self.state = "starting"
         use_shell = self._wanted == "shell" or (self._wanted == "auto" and not is_importable())
         make = ShellKernel if use_shell else IPythonKernel
-        self._kernel = make(
+        kernel = make(
             self._directory,
             self._working_directory,
-            self.generation,
+            self._starts,
             self._on_message,
             self._on_ready,
         )
-        self._kernel.start()
+        try:
+            kernel.start()
+        except Exception as error:  # no memory, no disk, no process left: try again later
+            kernel.kill()
+            self._report_death(kernel, 0, [], repr(error), now)
+        else:
+            self._kernel = kernel
 
     def _on_ready(self, info: dict[str, Any]) -> None:
         kernel = self._kernel
         if kernel is None or kernel.process is None:
             return
         self.state = "idle"
+        self._is_spent = True
+        self._stillborn = 0
         self._event(
             "ready",
             kind=kernel.kind,
@@ -173,6 +195,11 @@ class Keeper:
         for send in waiting.values():
             send(kernel)
 
+    def _report_restart(self, lost: list[str]) -> None:
+        restarts, self._restarts = self._restarts, []
+        self._is_spent = True
+        self._event("restarted", lost=lost, restarts=restarts)
+
     def _bury(self, kernel: Kernel, code: int, now: float) -> None:
         while kernel.receive(now):
             pass
@@ -183,13 +210,30 @@ class Keeper:
         never_ready = self.state == "starting"
         self.state = "starting"
         lost = self._flights.lose(self._waiting)
-        self._start_at = now
         if was_asked:
-            self._event("restarted", lost=lost)
+            self._start_at = now
+            self._report_restart(lost)
             return
-        words = kernel.last_words()
+        self._report_death(kernel, code, lost, kernel.last_words(), now, never_ready=never_ready)
+
+    def _report_death(
+        self,
+        kernel: Kernel,
+        code: int,
+        lost: list[str],
+        words: str,
+        now: float,
+        *,
+        never_ready: bool = True,
+    ) -> None:
+        """Say how a kernel ended, and decide when and as what the next one starts."""
+        self._start_at = now
+        self._stillborn = self._stillborn + 1 if never_ready else 0
+        if self._stillborn >= STILLBORN_BELIEVED:
+            lost = lost + self._flights.lose(())
+            self._waiting.clear()
         self._event("died", code=code, lost=lost, words=words, never_ready=never_ready)
-        if never_ready and kernel.kind == IPythonKernel.kind:
+        if never_ready and self._wanted == "auto":
             self._wanted = "shell"
         elif now - self._started < SHORT_LIFE_SECONDS:
             self._start_at = now + self._pause

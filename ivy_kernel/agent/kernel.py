@@ -27,8 +27,8 @@ class Kernel:
         The agent's private directory.
     working_directory
         Where cells run.
-    generation
-        How many kernels there have been in this agent, this one included.
+    number
+        How many kernels have been started in this agent, this one included.
     on_message
         Called with every message that the kernel sends.
     on_ready
@@ -41,13 +41,13 @@ class Kernel:
         self,
         directory: str,
         working_directory: str,
-        generation: int,
+        number: int,
         on_message: MessageHandler,
         on_ready: Callable[[dict[str, Any]], None],
     ) -> None:
         self.directory = directory
         self.working_directory = working_directory
-        self.generation = generation
+        self.number = number
         self.on_message = on_message
         self.on_ready = on_ready
         self.process: subprocess.Popen[bytes] | None = None
@@ -133,6 +133,12 @@ class Kernel:
             return sum(1 for _ in Path(f"/proc/{self.process.pid}/task").iterdir())
         except OSError:
             return 0
+
+    @staticmethod
+    def report_nonsense(error: Exception) -> None:
+        """A message that cannot be read costs itself only; the agent's log says so."""
+        sys.stderr.write(f"a message of the kernel cannot be read: {error!r}\n")
+        sys.stderr.flush()
 
     def last_words(self) -> str:
         """The end of what the process wrote to its log, for the report of its death."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .message_log import MessageLog
-from .wire import SLICE_LIMIT_BYTES, fit_slice
+from .wire import SLICE_LIMIT_BYTES
 
 
 class Poll:
@@ -47,10 +47,11 @@ class Polls:
     log
         The log that is read.
     answer
-        Called with a poll, the offset and the slice; false when the connection is dead.
+        Called with a poll, an offset and what is there to read; how many bytes of that the answer
+        took, which is none when the connection is dead.
     """
 
-    def __init__(self, log: MessageLog, answer: Callable[[Poll, int, bytes], bool]) -> None:
+    def __init__(self, log: MessageLog, answer: Callable[[Poll, int, bytes], int]) -> None:
         self._log = log
         self._answer = answer
         self._parked: list[Poll] = []
@@ -123,9 +124,6 @@ class Polls:
         poll = self._parked.pop(0)
         offset = max(self.cursor, self._log.base)
         wanted = min(SLICE_LIMIT_BYTES, poll.limit_chars * 8)
-        data = fit_slice(self._log.read(offset, wanted), poll.limit_chars)
-        self.cursor = offset + len(data)
-        if not self._answer(poll, offset, data):
-            self.cursor = offset
+        self.cursor = offset + self._answer(poll, offset, self._log.read(offset, wanted))
         if self.cursor >= self._spoken:
             self._due = None

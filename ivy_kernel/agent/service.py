@@ -122,7 +122,7 @@ class Service:
     def _submit(self, submission: dict[str, Any], now: float) -> None:
         if "do" in submission:
             if submission["do"] == "restart":
-                self.keeper.restart(now)
+                self.keeper.restart(str(submission.get("id")), now)
             return  # whatever else it says is a submission that was taken back
         header, content = submission["h"], submission["d"]
         message_id, msg_type = str(header["msg_id"]), str(header["msg_type"])
@@ -149,7 +149,6 @@ class Service:
             "generation": self.keeper.generation,
             "session": self._ledger.session,
             "acknowledged": self._ledger.applied,
-            "cursor": self._polls.cursor,
             "end": self._log.end,
             "state": self.keeper.state,
             "running": self._flights.current,
@@ -162,14 +161,16 @@ class Service:
     def _reply(self, connection: Connection, extra: dict[str, Any]) -> None:
         header = self._header()
         header.update(extra)
-        connection.answer(write_answer(header))
+        frame, _ = write_answer(header)
+        connection.answer(frame)
 
-    def _answer_poll(self, poll: Poll, offset: int, data: bytes) -> bool:
+    def _answer_poll(self, poll: Poll, offset: int, data: bytes) -> int:
         header = self._header()
         header["offset"] = offset
         header["parked_seconds"] = round(self._clock() - poll.arrived, 3)
         connection: Connection = poll.connection
-        return connection.answer(write_answer(header, data))
+        frame, taken = write_answer(header, data, limit_chars=poll.limit_chars)
+        return taken if connection.answer(frame) else 0
 
     def drop(self, connection: Connection) -> None:
         """A connection has been closed by its other side."""

@@ -59,7 +59,10 @@ class ShellKernel(Kernel):
         *lines, rest = self._incoming.split(b"\n")
         self._incoming = rest
         for line in lines:
-            self._take(json.loads(line.decode("utf-8")))
+            try:
+                self._take(json.loads(line.decode("utf-8")))
+            except (ValueError, KeyError, AttributeError) as error:
+                self.report_nonsense(error)
         return got
 
     def next_time(self) -> float | None:

@@ -16,7 +16,11 @@ from typing import Any
 LINE_CHARS = 4000
 REQUEST_LIMIT_BYTES = 64 << 20
 SLICE_LIMIT_BYTES = 4 << 20
-SMALLEST_SLICE_BYTES = 512
+SMALLEST_BLOCK_BYTES = 256
+LARGEST_BLOCK_BYTES = 1 << 14
+FRAME_BYTES = 256
+"""Room for what is around the packed bytes: their length, checksum and newlines, the marks."""
+
 UPLOADS_AT_ONCE = 4
 
 
@@ -44,23 +48,27 @@ def read_request(payload: bytes) -> dict[str, Any]:
     return request
 
 
-def write_answer(header: dict[str, Any], body: bytes = b"") -> bytes:
-    """One framed answer."""
-    packed = zlib.compress(to_json(header) + b"\n" + body, 1)
+def write_answer(
+    header: dict[str, Any], body: bytes = b"", *, limit_chars: int = 1 << 30
+) -> tuple[bytes, int]:
+    """One framed answer within a number of characters; how many bytes of the body are in it.
+
+    Some of the body is always in it, so that a reader with a small limit gets on.
+    """
+    deflater = zlib.compressobj(1)
+    packed = bytearray(deflater.compress(to_json(header) + b"\n"))
+    block = max(SMALLEST_BLOCK_BYTES, min(LARGEST_BLOCK_BYTES, limit_chars // 8))
+    room = limit_chars * 3 // 4 - FRAME_BYTES - block
+    taken = 0
+    while taken < len(body) and (taken == 0 or len(packed) < room):
+        packed += deflater.compress(body[taken : taken + block])
+        packed += deflater.flush(zlib.Z_SYNC_FLUSH)
+        taken = min(len(body), taken + block)
+    packed += deflater.flush()
     text = base64.b64encode(packed)
     lines = [text[i : i + LINE_CHARS] for i in range(0, len(text), LINE_CHARS)]
-    return b"%d.%08x.\n" % (len(packed), zlib.crc32(packed) & 0xFFFFFFFF) + b"\n".join(lines)
-
-
-def fit_slice(data: bytes, limit_chars: int) -> bytes:
-    """The longest prefix, within a few tries, whose frame stays below a number of characters."""
-    while len(data) > SMALLEST_SLICE_BYTES:
-        size_chars = len(zlib.compress(data, 1)) * 4 // 3 + 600
-        if size_chars <= limit_chars:
-            break
-        share = min(0.9, 0.9 * limit_chars / size_chars)
-        data = data[: max(SMALLEST_SLICE_BYTES, int(len(data) * share))]
-    return data
+    head = b"%d.%08x.\n" % (len(packed), zlib.crc32(packed) & 0xFFFFFFFF)
+    return head + b"\n".join(lines), taken
 
 
 class Uploads:

@@ -12,8 +12,11 @@ from traitlets import Bool
 
 from ivy_kernel._version import __version__
 from ivy_kernel.connect import LiveSettings
-from ivy_kernel.errors import IvyError
+from ivy_kernel.errors import IvyError, SettingError, UsageError
 from ivy_kernel.settings import Ivy
+
+KERNEL_NAME = "ivy-sandbox"
+"""The kernelspec of our kernel."""
 
 EXIT_FAILED = 1
 """Something ran and failed."""
@@ -46,6 +49,8 @@ class IvyCommandApp(JupyterApp):
     classes = [Ivy]  # noqa: RUF012 - the way that traitlets applications are declared
     as_json = Bool(False, help="Print one JSON object, for scripts.").tag(config=True)
     yes = Bool(False, help="Do not ask.").tag(config=True)
+    takes_arguments = False
+    """Whether words beside options mean anything to the command."""
 
     # JupyterApp declares it so, unlike traitlets' Application.
     def load_config_file(self, suppress_errors: bool = True) -> None:  # type: ignore[override]
@@ -54,9 +59,9 @@ class IvyCommandApp(JupyterApp):
     def start(self) -> None:
         """Called by `launch_instance`; ends the process with the exit code."""
         super().start()
-        from ivy_kernel.errors import SettingError, UsageError
-
         try:
+            if self.extra_args and not self.takes_arguments:
+                raise UsageError(f"There is no {' '.join(self.extra_args)!r} here; see --help.")
             code = asyncio.run(self.run())
         except KeyboardInterrupt:
             code = EXIT_INTERRUPTED

@@ -6,12 +6,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import nbformat
 from traitlets import Unicode
 
 from ivy_kernel.cli.base import IvyCommandApp, print_line
-from ivy_kernel.cli.execution import execute_notebook
-from ivy_kernel.cli.run import read_notebook, report
+from ivy_kernel.cli.run import check_target, read_notebook, report, write_notebook
 from ivy_kernel.errors import UsageError
 
 DEMO_SETTINGS = ["--Ivy.api_url=local", "--Ivy.chat_id=demo", "--Ivy.campaign_id=demo"]
@@ -34,11 +32,12 @@ class DemoApp(IvyCommandApp):
 
     async def run(self) -> int:
         """Run it."""
+        from ivy_kernel.cli.execution import execute_notebook  # takes seconds on some machines
+
         source = examples_directory() / "quickstart.ipynb"
         notebook = read_notebook(source)
         target = Path(self.output)
-        if not target.resolve().parent.is_dir():
-            raise UsageError(f"--output cannot be {target}: its directory does not exist.")
+        check_target(target)
         print_line("Running the quickstart notebook in the embedded local sandbox …")
         failed = await execute_notebook(
             notebook,
@@ -51,7 +50,7 @@ class DemoApp(IvyCommandApp):
             before_cell=lambda index: print_cell(notebook.cells[index]),
             on_output=lambda _index, message: print_message(message),
         )
-        nbformat.write(notebook, target)
+        write_notebook(notebook, target)
         code = report(failed, target)
         if not code:
             print_line(f"Open it with:  jupyter lab {target}")

@@ -9,8 +9,7 @@ from typing import Any
 from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
 from traitlets import Bool
 
-from ivy_kernel.cli.base import EXIT_FAILED, JSON_FLAG, IvyCommandApp, print_line
-from ivy_kernel.cli.execution import KERNEL_NAME
+from ivy_kernel.cli.base import EXIT_FAILED, JSON_FLAG, KERNEL_NAME, IvyCommandApp, print_line
 from ivy_kernel.connect import LiveSettings, open_session
 from ivy_kernel.errors import IvyError, SettingError
 from ivy_kernel.session import Session

@@ -11,9 +11,8 @@ from jupyter_client.kernelspec import NoSuchKernel
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, DeadKernelError
 
+from ivy_kernel.cli.base import KERNEL_NAME
 from ivy_kernel.errors import IvyError, UsageError
-
-KERNEL_NAME = "ivy-sandbox"
 
 
 @dataclass(frozen=True, slots=True)

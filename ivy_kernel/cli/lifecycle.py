@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 from jupyter_core.application import base_aliases
-from traitlets import Bool, Enum, default
+from traitlets import Bool, Enum
 
 from ivy_kernel.cli.base import EXIT_FAILED, JSON_FLAG, YES_FLAG, IvyCommandApp, print_line
 from ivy_kernel.cli.watch import status_facts, watch_status
@@ -64,10 +63,10 @@ class StatusApp(_LifecycleApp):
         "until": "StatusApp.until",
     }
 
-    @default("flags")
-    def _flags(self) -> dict[str, Any]:
-        watch = {"watch": ({"StatusApp": {"watch": True}}, "Go on, and show each change.")}
-        return {**JSON_FLAG, **watch}
+    flags = {  # noqa: RUF012 - likewise
+        **JSON_FLAG,
+        "watch": ({"StatusApp": {"watch": True}}, "Go on, and show each change."),
+    }
 
     async def act(self, lifecycle: Lifecycle) -> int:
         """Look once, or watch."""
@@ -109,9 +108,7 @@ class TerminateApp(_LifecycleApp):
     name = "jupyter-ivy-terminate"
     description = __doc__
 
-    @default("flags")
-    def _flags(self) -> dict[str, Any]:
-        return {**JSON_FLAG, **YES_FLAG}
+    flags = {**JSON_FLAG, **YES_FLAG}  # noqa: RUF012 - declared so by traitlets applications
 
     async def act(self, lifecycle: Lifecycle) -> int:
         """Ask, then terminate."""
@@ -139,6 +136,8 @@ class FilesApp(_LifecycleApp):
         files = await (await lifecycle.client()).manifest(lifecycle.chat_id)
         if self.as_json:
             self.print_json(files)
+        elif not files:
+            print_line(f"{lifecycle.name}: no files are registered.", error=True)
         for entry in [] if self.as_json else files:
             name = next((entry[k] for k in ("path", "name", "filename") if k in entry), "?")
             size = next((entry[k] for k in ("sizeBytes", "size", "bytes") if k in entry), "")

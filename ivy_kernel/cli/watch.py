@@ -17,6 +17,8 @@ from ivy_kernel.status import END_STATES, Deadline, Reading, State, monotonic_se
 from ivy_kernel.status.pace import REFUSALS
 
 TICK_SECONDS = 1.0
+WAITING_SECONDS = 3.0
+"""How old a status may be while somebody waits for a state."""
 
 
 def status_facts(lifecycle: Lifecycle, status: Json) -> Json:
@@ -60,12 +62,19 @@ async def watch_status(lifecycle: Lifecycle, *, until: str, as_json: bool) -> in
             ended.append(end)
             stopped.set()
 
+    asking: asyncio.Future[Reading] | None = None
     try:
         with monitor.watch(on_reading):
             while not stopped.is_set():
                 screen.tick(monitor.reading)
+                if until and (asking is None or asking.done()):
+                    # Whoever waits for something wants to know sooner than who just looks on.
+                    refresh = monitor.refresh(max_age_seconds=WAITING_SECONDS)
+                    asking = asyncio.ensure_future(refresh)
                 await _wait(stopped)
     finally:
+        if asking is not None:
+            asking.cancel()
         screen.end()
         loop.remove_signal_handler(signal.SIGINT)
         await monitor.aclose()

@@ -17,25 +17,25 @@ from typing import Any
 from jupyter_core.paths import jupyter_data_dir
 from traitlets.config import Config
 
+from ivy_kernel.command_line import HelpAskedError
 from ivy_kernel.connect import LiveSettings, identity, open_session
+from ivy_kernel.describe import event_sentence
 from ivy_kernel.errors import IvyError, UsageError
 from ivy_kernel.ivy_command import IvyCommand
+from ivy_kernel.kernel.earlier_cells import ANNOUNCEMENT, EarlierCells
 from ivy_kernel.kernel.local_cells import take_apart
+from ivy_kernel.kernel.local_comms import LocalComms
 from ivy_kernel.kernel.restart_mark import RestartMark
+from ivy_kernel.magics.cell_options import parse_cell_options
+from ivy_kernel.magics.cell_run import run_cell
 from ivy_kernel.models import Cell, Json, Message, Outcome, Sink
 from ivy_kernel.pacing import JUPYTER_SERVER_RATE, Pacer
-from ivy_kernel.routes.agent import (
-    AgentLost,
-    Event,
-    KernelDied,
-    KernelReady,
-    OutputDropped,
-    ReachableAgain,
-    Unreachable,
-)
+from ivy_kernel.routes.agent import AgentLost, Event, KernelDied, KernelReady
 from ivy_kernel.routes.agent_cells import AgentCells
 from ivy_kernel.routes.endings import show_error, show_ivy_error, succeeded
 from ivy_kernel.session import Session
+from ivy_kernel.status import SandboxStatus
+from ivy_kernel.uses import UseNote, kernel_id_of
 
 QUESTION_SECONDS = 1.0
 """How long completion and inspection may take."""
@@ -68,6 +68,7 @@ class CellRunner:
     ) -> None:
         self._live = LiveSettings(flags=flags)
         self._mark = RestartMark(connection_file)
+        self._use = UseNote(kernel_id_of(connection_file))
         self._run_here = run_here
         self._session: Session | None = None
         self._identity: tuple[object, ...] = ()
@@ -76,6 +77,9 @@ class CellRunner:
         self._session_key = Path(connection_file).stem or None
         self._questions: set[asyncio.Task[None]] = set()
         self._comm_published = 0.0
+        self.local_comms = LocalComms(self._show)
+        self._earlier = EarlierCells(self._show)
+        self._following = False
         self.features: list[str] = []
         self._pacer = Pacer(
             publish,
@@ -144,18 +148,9 @@ class CellRunner:
             self.features = [name for name in event.features if name == "debugger"]
         elif isinstance(event, AgentLost | KernelDied) and self._session is not None:
             self._session.lifecycle.poke()
-        elif isinstance(event, OutputDropped):
-            self._note(
-                f"{event.message_count} messages of output ({event.size_bytes:,} bytes) were "
-                f"dropped in the sandbox, because they could not be fetched in time."
-            )
-        elif isinstance(event, Unreachable):
-            self._note(
-                f"The sandbox cannot be reached at the moment ({event.error}) The cell goes on "
-                f"there, and its output is fetched when it can be; interrupt twice to give up."
-            )
-        elif isinstance(event, ReachableAgain):
-            self._note("The sandbox can be reached again.")
+        sentence = event_sentence(event)
+        if sentence:
+            self._note(sentence)
 
     def _note(self, sentence: str) -> None:
         if self.busy:
@@ -166,6 +161,9 @@ class CellRunner:
             parts = take_apart(cell.code)
             if parts.local_code is not None:
                 return self._run_here(parts.local_code, cell)
+            if parts.options is not None:
+                cell = dataclasses.replace(cell, code=parts.sandbox_code)
+                return await self._run_with_options(parts.options, cell, sink)
             for line in parts.commands:
                 await self._command(cell, ask_user).run(line, sink)
             if parts.commands and not parts.sandbox_code:
@@ -176,6 +174,28 @@ class CellRunner:
             return show_ivy_error(sink, exc)
         except asyncio.CancelledError:  # by `interrupt`, during a command or a question
             return show_error(sink, "KeyboardInterrupt", "Interrupted.", "interrupted")
+
+    async def _run_with_options(self, line: str, cell: Cell, sink: Sink) -> Outcome:
+        """A cell with ``%%ivy``, which notebooks of other Python kernels may have brought."""
+        try:
+            options = parse_cell_options(line)
+        except HelpAskedError as asked:
+            sink(Message("stream", {"name": "stdout", "text": str(asked)}))
+            return succeeded()
+        if options.chat_id is not None:
+            raise UsageError(
+                "%%ivy --chat is for other Python kernels; in this one, %ivy attach CHAT sends the "
+                "cells that follow to another chat. Nothing was run."
+            )
+        if options.out:
+            raise UsageError(
+                "%%ivy --out is for other Python kernels; in this one the variables are in the "
+                "sandbox already. Nothing was run."
+            )
+        settings = self._live.current()
+        self._pacer.limit_bytes(settings.output_limit_bytes)
+        seconds = settings.cell_timeout_seconds
+        return await run_cell(self.session(), options, cell, sink, tool_seconds=seconds)
 
     async def _run_in_sandbox(self, cell: Cell, sink: Sink) -> Outcome:
         self._pacer.limit_bytes(self._live.current().output_limit_bytes)
@@ -196,15 +216,17 @@ class CellRunner:
         wanted = identity(self._live.current())
         if self._session is None or wanted != self._identity:
             if self._session is not None:
-                self._closing = asyncio.ensure_future(self._session.aclose())
+                # The variables stay for when the settings, or %ivy attach, lead back.
+                self._closing = asyncio.ensure_future(self._session.aclose(keep=True))
             self._session = open_session(
                 self._live,
                 fresh=self._mark.is_there(),
                 session_key=self._session_key,
-                on_background=self._show,
+                on_background=self._earlier.take,
                 on_event=self._on_event,
             )
             self._identity = wanted
+            self._use.write(**self._session.lifecycle.use)
         return self._session
 
     def _command(self, cell: Cell, ask_user: AskUser) -> IvyCommand:
@@ -214,7 +236,21 @@ class CellRunner:
             answer = await ask_user(f"{question} [y/N] ", False)
             return answer.strip().lower() in ("y", "yes")
 
-        return IvyCommand(self._live, self.session, confirm)
+        return IvyCommand(self._live, self.session, confirm, self._follow)
+
+    async def _follow(self, status: SandboxStatus, sink: Sink) -> None:
+        """Show what an earlier process of this kernel has left running, until that has ended."""
+        session = self.session()
+        self._following = True
+        try:
+            with self._earlier.shown_in(sink):
+                await session.open_agent(status)
+                if session.agent is not None:
+                    if session.agent.earlier_runs:
+                        sink(Message("stream", {"name": "stderr", "text": ANNOUNCEMENT}))
+                    await session.agent.follow()
+        finally:
+            self._following = False
 
     async def ask_sandbox(self, msg_type: str, content: Json) -> Json | None:
         """A question about code; ``None`` when the sandbox is not there, busy, or too slow."""
@@ -233,11 +269,15 @@ class CellRunner:
     @property
     def interruptible(self) -> bool:
         """Whether anything is under way that an interrupt could be meant for."""
-        return self.busy or (self.agent is not None and self.agent.running_comms)
+        agent = self.agent
+        return self.busy or (agent is not None and (agent.running_comms or agent.earlier_runs))
 
     async def interrupt(self) -> None:
         """Stop the running cell, or a widget's callback; harmless when nothing runs."""
-        if self._session is not None and (self._session.busy or self._task is None):
+        if self._following and self.agent is not None and self.agent.earlier_runs:
+            self._following = False  # a second interrupt ends the waiting
+            await self.agent.interrupt()
+        elif self._session is not None and (self._session.busy or self._task is None):
             await self._session.interrupt()
         elif self._task is not None:
             self._task.cancel()
@@ -250,6 +290,7 @@ class CellRunner:
         restart
             Whether another process takes its place, which must begin with an empty namespace.
         """
+        self._use.remove()
         if not restart:
             self._mark.remove()
         if self._session is None:

@@ -6,11 +6,13 @@ Only what is needed to say "ready" is imported at the top; see `cells`.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import signal
 import threading
+from collections.abc import Coroutine
 from contextlib import suppress
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ipykernel._version import kernel_protocol_version
 from ipykernel.kernelbase import Kernel
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from ivy_kernel.kernel.cells import CellRunner
     from ivy_kernel.kernel.local_shell import LocalShell
     from ivy_kernel.models import Cell, Json, Message, Outcome
+
+Result = TypeVar("Result")
 
 INTERRUPT_LATE_SECONDS = 0.1
 """An interrupt may overtake the cell that it is meant for by so much."""
@@ -75,6 +79,7 @@ class IvyKernel(Kernel):
         self._local_shell: LocalShell | None = None
         self._local_running = False
         self._cell_parent: Json | None = None
+        self._turn = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._warm = False
         self._counted_there = False
@@ -155,6 +160,12 @@ class IvyKernel(Kernel):
     def _shell_ident(self) -> Any:
         return self._get_shell_context_var(self._shell_parent_ident)
 
+    def _parent_ident_here(self) -> Any:
+        """Who sent the request of `get_parent`, on the channel that this thread serves."""
+        if threading.current_thread() is self.control_thread:
+            return self._control_parent_ident
+        return self._shell_ident()
+
     def _publish(self, message: Message) -> None:
         parent = self._cell_parent
         if message.parent_header is not None:
@@ -189,7 +200,7 @@ class IvyKernel(Kernel):
             self._history.add(count, code)
         elif not silent:
             self.execution_count -= 1  # hidden cells of front ends do not count
-        parent = self._cell_parent = self.get_parent("shell")
+        parent, ident = self.get_parent(), self._parent_ident_here()
         try:
             from ivy_kernel.models import Cell
 
@@ -202,16 +213,31 @@ class IvyKernel(Kernel):
                 allow_stdin=allow_stdin,
                 header=parent["header"],
             )
-            ident = self._shell_ident()
-            outcome = await self._cells().execute(
-                cell, lambda text, secret: self._ask(text, secret, parent, ident)
-            )
+            outcome = await self._on_main_loop(self._run_in_turn(cell, parent, ident))
         except BaseException as exc:  # whatever happens, the front end gets its one reply
             self.log.exception("A cell ended in a fault of the kernel")
-            outcome = self._faulted(exc, silent=silent)
-        finally:
-            self._cell_parent = None
+            outcome = self._faulted(exc, parent, silent=silent)
         return {**outcome.reply, "execution_count": self._numbered(count, outcome, store_history)}
+
+    async def _run_in_turn(self, cell: Cell, parent: Json, ident: Any) -> Outcome:
+        """Run a cell after those that came before it, on whichever channel."""
+        async with self._turn:
+            self._cell_parent = parent
+            try:
+                return await self._cells().execute(
+                    cell, lambda text, secret: self._ask(text, secret, parent, ident)
+                )
+            finally:
+                self._cell_parent = None
+
+    async def _on_main_loop(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Await what belongs to the main loop, also for requests on the control channel.
+
+        Those, and subshells, have threads and loops of their own.
+        """
+        if self._loop is None or asyncio.get_running_loop() is self._loop:
+            return await work
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
     def _numbered(self, count: int, outcome: Outcome, store_history: bool) -> int:
         """The cell's number: the sandbox's own where it counts, so that ``Out[n]`` is what it says.
@@ -227,14 +253,18 @@ class IvyKernel(Kernel):
             self.execution_count = count - 1
         return count
 
-    def _faulted(self, exc: BaseException, *, silent: bool) -> Outcome:
+    def _faulted(self, exc: BaseException, parent: Json, *, silent: bool) -> Outcome:
         from ivy_kernel.routes.endings import show_error
 
         sentence = (
             f"A fault of the Ivy Sandbox kernel ended this cell. What it did in the sandbox is not "
             f"known, and it was not sent again. {exc}"
         )
-        sink = (lambda _message: None) if silent else self._publish
+
+        def sink(message: Message) -> None:
+            if not silent:
+                self._publish(dataclasses.replace(message, parent_header=parent.get("header", {})))
+
         return show_error(sink, type(exc).__name__, sentence, "unknown")
 
     def _cells(self) -> CellRunner:
@@ -282,6 +312,8 @@ class IvyKernel(Kernel):
         Returns when the kernel in the sandbox is done with it, because front ends drop a widget's
         callbacks at "idle".
         """
+        if self._runner is not None and self._runner.local_comms.take(parent):
+            return
         agent = self._runner.agent if self._runner is not None else None
         if agent is None:
             return
@@ -294,9 +326,13 @@ class IvyKernel(Kernel):
             self.log.warning("A widget's message did not reach the sandbox: %s", exc)
 
     async def comm_info_request(self, stream: Any, ident: Any, parent: Json) -> None:
-        """The comms that are open in the sandbox (message spec, "Comm info")."""
+        """The comms that are open in the sandbox and here (message spec, "Comm info")."""
         answer = await self._ask_sandbox("comm_info_request", parent["content"])
         content = answer or {"status": "ok", "comms": {}}
+        if self._runner is not None:
+            target_name = parent["content"].get("target_name")
+            local = self._runner.local_comms.info(target_name)
+            content = {**content, "comms": {**content.get("comms", {}), **local}}
         self._wire.send(stream, "comm_info_reply", content, parent, ident)
 
     async def debug_request(self, stream: Any, ident: Any, parent: Json) -> None:
@@ -360,7 +396,7 @@ class IvyKernel(Kernel):
     async def _ask_sandbox(self, msg_type: str, content: Json) -> Json | None:
         if self._runner is None:
             return None
-        return await self._runner.ask_sandbox(msg_type, content)
+        return await self._on_main_loop(self._runner.ask_sandbox(msg_type, content))
 
     async def do_history(
         self,

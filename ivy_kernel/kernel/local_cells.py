@@ -30,11 +30,14 @@ class Parts:
         The body of a ``%%local`` cell; ``None`` for other cells.
     sandbox_code
         What goes to the sandbox; empty when nothing does. Line numbers are as in the cell.
+    options
+        What stands after ``%%ivy``; ``None`` for other cells.
     """
 
     commands: tuple[str, ...] = ()
     local_code: str | None = None
     sandbox_code: str = ""
+    options: str | None = None
 
 
 def take_apart(code: str) -> Parts:
@@ -54,6 +57,9 @@ def take_apart(code: str) -> Parts:
             raise UsageError(f"%%local takes no options, but got {' '.join(words[1:])!r}.")
         blank = [""] * (first + 1)
         return Parts(local_code="\n".join(blank + lines[first + 1 :]))
+    if words and words[0] == "%%ivy":
+        body = [""] * (first + 1) + lines[first + 1 :]
+        return Parts(options=head[len("%%ivy") :].strip(), sandbox_code="\n".join(body))
     commands = []
     for index, line in enumerate(lines):
         text = line.strip()

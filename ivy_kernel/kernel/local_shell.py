@@ -25,6 +25,7 @@ class LocalShell:
             parent=kernel, profile_dir=kernel.profile_dir, kernel=kernel
         )
         self._shell = cast("Any", shell)  # its parts are of subclasses that are not declared
+        self._shell.ask_exit = _end_the_cell  # `exit()` would end this process, the kernel
         self._shell.history_manager.enabled = False  # its file belongs to the user's own IPython
         self._shell.displayhook.session = kernel.session
         self._shell.displayhook.pub_socket = kernel.iopub_socket
@@ -53,3 +54,8 @@ class LocalShell:
             "traceback": self._shell._last_traceback or [],
         }
         return {"status": "error", "user_expressions": {}, "payload": [], **content}
+
+
+def _end_the_cell() -> None:
+    """Called by IPython for ``exit()`` and ``quit()``."""
+    raise SystemExit

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ivy_kernel.errors import AnswerError, NoAnswerError, SandboxError
 from ivy_kernel.models import Cell, Json, Message, Outcome, Sink
-from ivy_kernel.routes.agent import AgentOpened, AgentRoute, Event
+from ivy_kernel.routes.agent import AgentLost, AgentOpened, AgentRoute, Event, KernelDied
 from ivy_kernel.routes.route import RouteName
 from ivy_kernel.routes.tools import SandboxTools
 
@@ -49,20 +49,30 @@ class AgentCells:
         self._agent = AgentRoute(
             lambda tool, code, seconds: tools.run(tool, code, seconds, retry=False),
             session_key=session_key,
-            on_background=on_background,
+            on_background=self._on_message,
             on_event=self._on_event,
             idle_lifetime_seconds=idle_lifetime_seconds,
         )
+        self._show = on_background
         self._tell = on_event
         self._found = False
         self._cell = ""
         self._comms: list[str] = []
+        self._earlier: set[str] = set()
         self._interrupts = 0
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, AgentOpened):
             self._found = event.is_found
+            self._earlier = set(event.running)
+        elif isinstance(event, AgentLost | KernelDied):
+            self._earlier.clear()
         self._tell(event)
+
+    def _on_message(self, message: Message) -> None:
+        if message.msg_type == "status" and message.content.get("execution_state") == "idle":
+            self._earlier.discard(str((message.parent_header or {}).get("msg_id")))
+        self._show(message)
 
     async def open(self) -> None:
         """Find or start the agent."""
@@ -86,6 +96,16 @@ class AgentCells:
     def running_comms(self) -> bool:
         """Whether the kernel is at work on a widget's message."""
         return bool(self._comms)
+
+    @property
+    def earlier_runs(self) -> bool:
+        """Whether the kernel is still at work for an earlier client with the same key."""
+        return bool(self._earlier)
+
+    async def follow(self) -> None:
+        """Return when that work is done, and all that it said was shown as background."""
+        await self._agent.follow()
+        self._earlier.clear()
 
     async def ask(self, msg_type: str, content: Json) -> Json | None:
         """Ask the kernel."""
@@ -121,10 +141,11 @@ class AgentCells:
     async def interrupt(self) -> None:
         """Signal the kernel, aimed at the running cell, or else at a widget's callback.
 
-        A second one gives up waiting where the sandbox cannot be reached.
+        An earlier client's cell, behind which ours would wait, is stopped too. A second one gives
+        up waiting where the sandbox cannot be reached.
         """
         self._interrupts += 1
-        for target in [self._cell] if self._cell else list(self._comms):
+        for target in [*self._earlier, *([self._cell] if self._cell else self._comms)]:
             reached = await self._agent.interrupt(target, deadline_seconds=INTERRUPT_SECONDS)
             if reached == "unreachable" and self._interrupts > 1:
                 self._agent.give_up(target)

@@ -60,33 +60,40 @@ class NamedTool:
 
     async def _result(self, tools: SandboxTools, code: str) -> object:
         if self._parameters is not None:
-            answer: object = await tools.client.run_tool(
-                tools.chat_id, self._tool, self._parameters, timeout_seconds=self._timeout_seconds
-            )
-            return answer
+            return await self._run(tools, self._parameters, self._timeout_seconds)
         try:
-            return await tools.run(self._tool, code, self._timeout_seconds)
-        except BadRequestError:
+            return await self._run_code(tools, code)
+        except BadRequestError:  # refused unread, so nothing ran
             if not await self._find_field(tools):
                 raise
-        return await tools.run(self._tool, code, self._timeout_seconds)
+        return await self._run_code(tools, code)
+
+    async def _run_code(self, tools: SandboxTools, code: str) -> object:
+        field = tools.code_fields.get(self._tool, "code")
+        return await self._run(tools, {field: code}, self._timeout_seconds)
+
+    async def _run(
+        self, tools: SandboxTools, parameters: Mapping[str, Any], seconds: float
+    ) -> object:
+        result: object = await tools.client.run_tool(
+            tools.chat_id, self._tool, parameters, timeout_seconds=seconds
+        )
+        return result
 
     async def _find_field(self, tools: SandboxTools) -> bool:
         """Whether another field carries code to the tool, found by a harmless snippet."""
         probe = _PROBES.get(self._tool)
-        known = tools.code_fields.get(self._tool)
-        for name in ALTERNATIVE_FIELDS if probe is not None else ():
-            if name == known or probe is None:
+        if probe is None:
+            return False
+        for name in ALTERNATIVE_FIELDS:
+            if name == tools.code_fields.get(self._tool):
                 continue
             word = f"IVY-PROBE-{os.urandom(8).hex()}"
-            parameters = {name: probe.format(word=word)}
             try:
-                result = await tools.client.run_tool(
-                    tools.chat_id, self._tool, parameters, timeout_seconds=PROBE_SECONDS
-                )
+                result = await self._run(tools, {name: probe.format(word=word)}, PROBE_SECONDS)
             except BadRequestError:
                 continue
             if any(word in text for text in strings_in(result)):
-                tools.code_fields[self._tool] = name
+                tools.code_fields[self._tool] = name  # for the calls that follow, too
                 return True
         return False

@@ -11,7 +11,7 @@ and "… IOPub channel") as JSON lines over a socket pair, with the standard lib
     source.py      what is not Python in a cell: ``!``, ``%``, ``%%``, ``?``
     commands.py    what those do
     display.py     rich representations, ``display``, ``clear_output``
-    figures.py     matplotlib figures
+    figures.py     matplotlib figures; figure_backend.py is what matplotlib loads
     capture.py     stdout and stderr, of Python and of child processes
     insight.py     completion and inspection
 """

@@ -1,11 +1,7 @@
-"""matplotlib's figures: a backend that shows them as pictures in the cell.
-
-Named to matplotlib by ``MPLBACKEND=module://…``, and imported by it, when a cell imports pyplot.
-"""
+"""matplotlib's figures, shown as pictures in the cell that drew them."""
 
 from __future__ import annotations
 
-import importlib
 import io
 import sys
 from typing import TYPE_CHECKING, Any
@@ -15,14 +11,10 @@ if TYPE_CHECKING:
 
     Publish = Callable[[dict[str, Any]], None]
 
+BACKEND = "module://" + __name__.replace("figures", "figure_backend")
+"""What ``MPLBACKEND`` is set to."""
+
 _publishers: list[Publish] = []
-
-
-def __getattr__(name: str) -> Any:
-    """The canvas class that matplotlib asks a backend for; it is the one of Agg."""
-    if name == "FigureCanvas":
-        return importlib.import_module("matplotlib.backends.backend_agg").FigureCanvasAgg
-    raise AttributeError(name)
 
 
 def show(*_: Any, **__: Any) -> None:

@@ -67,7 +67,7 @@ class Loop:
         vars(getpass)["getpass"] = lambda prompt="Password: ", stream=None: self._ask(
             prompt, is_password=True
         )
-        os.environ["MPLBACKEND"] = "module://" + figures.__name__
+        os.environ["MPLBACKEND"] = figures.BACKEND
         figures.show_through(self._publish_figure)
 
     def _reply(self, msg_type: str, content: dict[str, Any]) -> dict[str, Any] | None:

@@ -31,6 +31,12 @@ def death_in_words(exit_code: int) -> str:
     return f"its Python ended by itself with exit code {exit_code}"
 
 
+def last_line(log: str) -> str:
+    """The last line that says something: of a traceback, the error."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    return lines[-1] if lines else "it wrote nothing that tells why."
+
+
 class Docket:
     """Gives each message of the kernel to the request that it belongs to.
 
@@ -106,7 +112,12 @@ class Docket:
     def on_silence(self) -> None:
         """The kernel has nothing under way: what still waits for it would wait for ever."""
         for pending in list(self._pending.values()):
-            if pending.submission is not None:
+            if pending.submission is None:
+                continue
+            if pending.awaits_silence:
+                pending.silent()
+                self.remove(pending)
+            else:
                 self._on_unanswered(pending.message_id)
 
     def on_record(self, record: Json) -> None:
@@ -167,18 +178,19 @@ class Docket:
         self._on_event(self.kernel)
 
     def _on_died(self, event: Json, generation: int) -> None:
-        self.generation = max(self.generation, generation + 1)
-        exit_code = int(event.get("code", 0))
+        exit_code, log = int(event.get("code", 0)), str(event.get("words", ""))
+        never_ready = bool(event.get("never_ready"))
+        self.generation = max(self.generation, generation + (not never_ready))
         cause = SandboxLostError(
-            f"The variables are gone, because {death_in_words(exit_code)} in the sandbox. "
+            f"The sandbox's Python cannot start: {last_line(log)}"
+            if never_ready
+            else f"The variables are gone, because {death_in_words(exit_code)} in the sandbox. "
             "A new one has been started; run the cells that the next ones need again."
         )
         is_told = self._lose(event.get("lost", []), cause)
-        if event.get("never_ready"):
-            is_told = True  # there were no variables yet
-        if not is_told:
+        if not is_told and not never_ready:  # before it is ready there are no variables to lose
             self._notice = cause
-        self._on_event(KernelDied(str(cause), exit_code, str(event.get("words", "")), is_told))
+        self._on_event(KernelDied(str(cause), exit_code, log, is_told or never_ready))
 
     def _on_restarted(self, event: Json, generation: int) -> None:
         self.generation = max(self.generation, generation + 1)

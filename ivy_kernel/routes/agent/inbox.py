@@ -34,7 +34,7 @@ class Inbox:
         self.offset = offset
         self.unreadable_records = 0
         self._early: dict[int, bytes] = {}
-        self._rest = b""
+        self._unfinished: list[bytes] = []
 
     @property
     def has_gap(self) -> bool:
@@ -45,14 +45,16 @@ class Inbox:
         """Take a slice; the records that are complete now."""
         if data and len(self._early) < SLICES_KEPT:
             self._early[offset] = max(self._early.get(offset, b""), data, key=len)
-        parts = [self._rest]
         for start in sorted(self._early):
             if start > self.offset:
                 break
             part = self._early.pop(start)[self.offset - start :]
-            parts.append(part)
+            self._unfinished.append(part)
             self.offset += len(part)
-        *lines, self._rest = b"".join(parts).split(b"\n")
+        if not any(b"\n" in part for part in self._unfinished):
+            return []  # the middle of a large record: nothing to look at yet
+        *lines, rest = b"".join(self._unfinished).split(b"\n")
+        self._unfinished = [rest]
         return [record for record in map(self._record, lines) if record is not None]
 
     def _record(self, line: bytes) -> Json | None:

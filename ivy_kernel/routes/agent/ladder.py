@@ -158,6 +158,8 @@ class Ladder:
         while True:
             first = await self._patiently(lambda: self._start(rung, request), rung)
             directory = str(first.place.get("directory", ""))
+            if not directory.startswith("/") or not directory.isprintable():
+                raise RungFailedError(f"the agent names no usable directory: {directory!r}")
             exchange = Exchange(self._call, rung.speaker, directory, self._counters)
             try:
                 second = await self._patiently(lambda: exchange.ask(request), rung)  # noqa: B023 - awaited here

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from ivy_kernel.routes.agent.ladder import Contact
 from ivy_kernel.routes.agent.outbox import Outbox, Submission
 from ivy_kernel.routes.agent.pacing import Pacing
 from ivy_kernel.routes.agent.retrying import Backoff, is_final, provably_not_run
+
+_log = logging.getLogger(__name__)
 
 POLLS_LIMIT = 6
 TICK_SECONDS = 0.1
@@ -44,6 +47,7 @@ class Poll:
 
     sent_at: float
     wait_seconds: float
+    has_waited: bool = False
 
     def is_overdue(self, now: float) -> bool:
         """Whether it should have been answered by now; another is sent beside it."""
@@ -145,6 +149,8 @@ class Link:
                 return await asyncio.wait_for(carry, rest)
             except asyncio.TimeoutError:
                 return None
+            except (StrangerError, TakenOverError):
+                return None
             except Exception as error:
                 pause_seconds = backoff.failed(error)
                 if self._loop.time() + pause_seconds > deadline or is_final(
@@ -218,7 +224,7 @@ class Link:
         self._polls.add(poll)
         self._start(self._poll(poll, {"poll": wish}, self.outbox.take()))
         self._polls_of_activity += 1
-        may_probe = self.pacing.may_overlap is None and not self._is_probing
+        may_probe = self.pacing.wants_probe(now) and not self._is_probing
         if may_probe and (self._polls_of_activity > 1 or not is_active):
             self._is_probing = True
             self._start(self._probe(poll))
@@ -231,17 +237,14 @@ class Link:
     async def _poll(self, poll: Poll, request: Json, carried: list[Submission]) -> None:
         try:
             answer = await self._carry(request, carried, poll.wait_seconds)
+            self._polls.discard(poll)
+            self._succeeded(poll, answer)
         except Exception as error:
             self._polls.discard(poll)
             self._failed(poll, error)
-        else:
-            self._polls.discard(poll)
-            self._succeeded(poll, answer)
         self._top_up()
 
-    async def _carry(
-        self, request: Json, carried: list[Submission], wait_seconds: float
-    ) -> Answer:
+    async def _carry(self, request: Json, carried: list[Submission], wait_seconds: float) -> Answer:
         """One call, with everything that is unacknowledged in it."""
         request = {
             **request,
@@ -261,7 +264,7 @@ class Link:
             if error in ("nonce", "version"):
                 not_applied = True
                 raise StrangerError
-            if error is not None:
+            if error is not None or "fragment" in answer.header:
                 raise AnswerError(f"The agent could not read a request: {answer.header.get('why')}")
         except Exception as failure:
             not_applied = not_applied or provably_not_run(failure)
@@ -283,11 +286,13 @@ class Link:
             self._on_reachable(None)
         header = answer.header
         if float(header.get("parked_seconds", 0.0)) >= poll.wait_seconds:
+            poll.has_waited = True
             self.pacing.waited(poll.wait_seconds)
         was_active = self._is_active()
-        for record in self.inbox.add(int(header.get("offset", 0)), answer.body):
-            self._on_record(record)
-        self._look_for_gap(int(header.get("cursor", 0)), now)
+        offset = int(header.get("offset", 0))
+        for record in self.inbox.add(offset, answer.body):
+            self._hand_on(record)
+        self._look_for_gap(offset, now)
         self._look_for_silence(header)
         is_active = self._is_active()
         if not is_active:
@@ -300,9 +305,15 @@ class Link:
             can_speak=any(header.get(name) for name in ("comms", "threads", "pending")),
         )
 
-    def _look_for_gap(self, cursor: int, now: float) -> None:
-        """Notice what was handed to a call whose answer is late or lost, or did not fit."""
-        if cursor <= self.inbox.offset and not self.inbox.has_gap:
+    def _hand_on(self, record: Json) -> None:
+        try:
+            self._on_record(record)
+        except Exception:
+            _log.exception("A message from the sandbox could not be handed on.")
+
+    def _look_for_gap(self, offset: int, now: float) -> None:
+        """Notice what was handed to a call whose answer is late or lost: what lies before this."""
+        if offset <= self.inbox.offset and not self.inbox.has_gap:
             self._gap = None
         elif self._gap is None or self._gap[0] != self.inbox.offset:
             self._gap = (self.inbox.offset, now)
@@ -345,9 +356,7 @@ class Link:
         if isinstance(error, TakenOverError) or is_final(error, times):
             return error
         if isinstance(error, StrangerError):
-            return SandboxLostError(
-                "The variables are gone, because the sandbox was started anew."
-            )
+            return SandboxLostError("The variables are gone, because the sandbox was started anew.")
         if isinstance(error, NoAgentError) and times >= ABSENCES_BELIEVED:
             return SandboxLostError(
                 "The variables are gone, because the sandbox's agent has ended "
@@ -378,14 +387,13 @@ class Link:
             await asyncio.sleep(PROBE_DELAY_SECONDS)
             if poll not in self._polls:
                 return
-            sent_at = self._loop.time()
             answer = await self._carry({"ping": secrets.token_hex(4)}, self.outbox.take(), 0.0)
         except Exception:  # its failure says nothing; a later poll is probed instead
             return
         finally:
             self._is_probing = False
         if int(answer.header.get("parked", 0)) > 0:
-            self.pacing.may_overlap = True
-        elif poll not in self._polls and self._loop.time() - sent_at > poll.wait_seconds * 0.5:
-            self.pacing.may_overlap = False
+            self.pacing.overlap_seen()
+        elif poll.has_waited:
+            self.pacing.queueing_seen(self._loop.time())
         self._top_up()

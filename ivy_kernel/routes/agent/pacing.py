@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ivy_kernel.errors import RateLimitedError
+from ivy_kernel.errors import NoAnswerError, RateLimitedError
 
 UNPROBED_WAIT_SECONDS = 1.0
 """The longest wait while it is unknown whether calls may overlap, or known that they may not: an
@@ -17,6 +17,13 @@ RATE_LIMITED_GRACE_SECONDS = 1.0
 RATE_LIMITED_FOR_SECONDS = 60.0
 BACKGROUND_FOR_SECONDS = 60.0
 FULL_WAITS_BEFORE_LONGER = 10
+QUEUEING_BELIEVED = 2
+PROBE_AGAIN_SECONDS = 60.0
+CAP_SECONDS = 0.9
+"""A call that was ended after less than this has not met the tool's cap."""
+
+CUT_SECONDS = 5.0
+"""A connection that broke after less than this was not cut for its silence."""
 
 
 class Pacing:
@@ -52,6 +59,9 @@ class Pacing:
         self._is_chatting = False
         self._can_speak = False
         self._full_waits = 0
+        self._is_known = may_overlap is not None
+        self._queueing_signs = 0
+        self._probed_at = float("-inf")
 
     def submitted(self, now: float) -> None:
         """Something new has been handed over."""
@@ -109,9 +119,31 @@ class Pacing:
         """A poll that asked to wait has failed after a time; perhaps the tool's cap ended it."""
         if isinstance(error, RateLimitedError):
             self._rate_limited_until = now + RATE_LIMITED_FOR_SECONDS
-        if 0.9 <= lasted <= asked + 1.0:
+        shortest = CUT_SECONDS if isinstance(error, NoAnswerError) else CAP_SECONDS
+        if shortest <= lasted < asked:
             self.wait_limit_seconds = max(1.0, min(self.wait_limit_seconds, lasted * 0.7))
             self._full_waits = 0
+
+    def overlap_seen(self) -> None:
+        """A call was made while another was under way in the sandbox."""
+        self.may_overlap = True
+
+    def queueing_seen(self, now: float) -> None:
+        """A call came through only after another had waited its whole time.
+
+        Believed when it is seen twice, because a slow network looks alike, and looked into again
+        from time to time.
+        """
+        self._queueing_signs += 1
+        self._probed_at = now
+        if self._queueing_signs >= QUEUEING_BELIEVED:
+            self.may_overlap = False
+
+    def wants_probe(self, now: float) -> bool:
+        """Whether to find out if calls may overlap."""
+        if self._is_known or self.may_overlap:
+            return False
+        return self.may_overlap is None or now - self._probed_at > PROBE_AGAIN_SECONDS
 
     def wait_seconds(self) -> float:
         """How long the next poll may wait."""

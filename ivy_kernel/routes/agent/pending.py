@@ -41,6 +41,8 @@ class Pending:
         Comm messages have none.
     needs_idle
         Whether the end is only reached at "idle".
+    awaits_silence
+        It ends when the kernel has nothing under way, and not by a reply.
     sink
         Takes the messages it causes; ``None`` for those that belong in the background.
     """
@@ -52,10 +54,12 @@ class Pending:
         is_cell: bool = False,
         needs_reply: bool = True,
         needs_idle: bool = True,
+        awaits_silence: bool = False,
         sink: Sink | None = None,
     ) -> None:
         self.message_id = message_id
         self.is_cell = is_cell
+        self.awaits_silence = awaits_silence
         self.sink = sink
         self.submission: Submission | None = None
         self.was_interrupted = False
@@ -83,6 +87,11 @@ class Pending:
     def idle(self) -> None:
         """The kernel is idle again after it."""
         self._needs_idle = False
+        self._check()
+
+    def silent(self) -> None:
+        """The kernel has nothing under way any more."""
+        self._needs_reply = self._needs_idle = False
         self._check()
 
     def end(self, error: EndedError) -> None:

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 from ivy_kernel.errors import (
     ApiError,
-    NoAnswerError,
+    BadRequestError,
+    CredentialsError,
+    ForbiddenError,
+    NotFoundError,
     NotReadyError,
     NotSentError,
     RateLimitedError,
@@ -25,10 +28,19 @@ REFUSALS_BELIEVED = 3
 BROKEN_BELIEVED = 8
 """How often in a row 502 must come: documented as final, but gateways say it in passing too."""
 
+_REFUSED_UNREAD = (
+    BadRequestError,
+    CredentialsError,
+    ForbiddenError,
+    NotFoundError,
+    NotReadyError,
+    RateLimitedError,
+)
+
 
 def provably_not_run(error: BaseException) -> bool:
     """Whether the call that failed so has certainly handed nothing to the agent."""
-    return isinstance(error, (NotSentError, RateLimitedError, NotReadyError, NoAgentError))
+    return isinstance(error, (*_REFUSED_UNREAD, NotSentError, NoAgentError))
 
 
 def is_final(error: BaseException, times: int) -> bool:
@@ -66,10 +78,3 @@ class Backoff:
             pause = max(pause, 0.2)
         jitter = random.uniform(0.75, 1.25)  # noqa: S311 - spreads clients, guards nothing
         return min(pause, LONGEST_PAUSE_SECONDS) * jitter
-
-
-def may_have_hit_the_cap(error: BaseException) -> bool:
-    """Whether the call may have failed because the tool allows less time than the poll asked."""
-    if isinstance(error, ApiError):
-        return error.status_code == 504
-    return not isinstance(error, (NotSentError, NoAnswerError, NoAgentError))

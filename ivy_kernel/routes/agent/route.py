@@ -260,6 +260,28 @@ class AgentRoute:
         pending.end(EndedError("interrupted" if withdrawn else "unknown", SandboxError(words)))
         self._docket.remove(pending)
 
+    async def follow(self) -> None:
+        """Return when the kernel has nothing under way, and all that it said has arrived.
+
+        Called after attaching to a kernel that was still working for an earlier client, whose
+        messages go to ``on_background`` meanwhile.
+
+        Raises
+        ------
+        SandboxLostError
+            The kernel, or the agent, has ended meanwhile.
+        """
+        pending = Pending(secrets.token_hex(16), awaits_silence=True)
+        self._docket.add(pending)
+        try:
+            link = await self._opened()
+            pending.submission = link.submit({"do": "nothing"})
+            await pending.wait()
+        except EndedError as ended:
+            raise ended.cause from None
+        finally:
+            self._docket.remove(pending)
+
     async def answer_input(self, value: str, *, request: Message | None = None) -> None:
         """Answer an ``input_request`` (message spec, "Messages on the stdin channel")."""
         link = await self._opened()

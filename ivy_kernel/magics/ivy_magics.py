@@ -1,0 +1,180 @@
+"""``%ivy`` and ``%%ivy`` in any IPython."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import sys
+import uuid
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from IPython.core.magic import Magics, line_cell_magic, magics_class
+from jupyter_core.paths import jupyter_data_dir
+
+from ivy_kernel.blocking import loop_thread
+from ivy_kernel.command_line import HelpAskedError
+from ivy_kernel.errors import IvyError, UsageError
+from ivy_kernel.ivy_command import IvyCommand
+from ivy_kernel.magics.cell_options import CellOptions, parse_cell_options
+from ivy_kernel.magics.cell_run import run_cell
+from ivy_kernel.magics.errors_raised import RemoteInterrupt, exception_for, shown_briefly
+from ivy_kernel.magics.foreground import Post, ask, wait_in_cell
+from ivy_kernel.magics.native_output import NativeOutput
+from ivy_kernel.magics.sessions import MagicSessions
+from ivy_kernel.models import Cell, Json, Message, Outcome
+from ivy_kernel.pacing import JUPYTER_SERVER_RATE, Pacer
+from ivy_kernel.session import Session
+from ivy_kernel.uses import kernel_id_of
+
+CLOSE_SECONDS = 3.0
+
+
+@magics_class
+class IvyMagics(Magics):
+    """The magics of one IPython shell, and its hold on the sandbox.
+
+    Parameters
+    ----------
+    shell
+        IPython's shell.
+    """
+
+    def __init__(self, shell: Any) -> None:
+        super().__init__(shell)
+        self._ipython = shell
+        self._kernel = getattr(shell, "kernel", None)
+        self.thread = loop_thread()
+        application = getattr(self._kernel, "parent", None)
+        connection_file = getattr(application, "connection_file", "")
+        self.sessions = MagicSessions(
+            kernel_id=kernel_id_of(connection_file) if connection_file else "",
+            on_background=NativeOutput(shell, is_alone=False).show,
+        )
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        """Let go of the sandbox. Called when the kernel ends, or the extension is unloaded."""
+        atexit.unregister(self.close)
+        if self.thread.alive:
+            closing = self.thread.submit(self.sessions.aclose())
+            with suppress(Exception):  # what we cannot end, the sandbox ends by itself
+                closing.result(CLOSE_SECONDS)
+
+    @line_cell_magic
+    def ivy(self, line: str, cell: str | None = None) -> None:
+        """Run a cell in the sandbox (%%ivy), or a command about the sandbox (%ivy).
+
+        %%ivy --help and %ivy --help tell more.
+        """
+        try:
+            if cell is None:
+                self._run_command(line)
+            else:
+                self._run_cell(parse_cell_options(line), cell)
+        except HelpAskedError as asked:
+            sys.stdout.write(str(asked))
+        except IvyError as error:
+            raise shown_briefly(error) from None
+
+    def _run_command(self, line: str) -> None:
+        running: list[asyncio.Task[Any]] = []
+
+        async def work(post: Post) -> bool:
+            task = asyncio.current_task()
+            running.extend([task] if task else [])
+
+            async def confirm(question: str) -> bool:
+                try:
+                    answer = await ask(f"{question} [y/N] ", post)
+                except Exception:
+                    raise UsageError(f"{question} Nobody can be asked here: add --yes.") from None
+                return answer.strip().lower() in ("y", "yes")
+
+            command = IvyCommand(self.sessions.live, self.sessions.session, confirm)
+            try:
+                await command.run(line, post)
+            except asyncio.CancelledError:
+                return False
+            return True
+
+        async def stop() -> None:
+            for task in running:
+                task.cancel()
+
+        done, _ = wait_in_cell(self._ipython, work, stop=stop, thread=self.thread, is_remote=False)
+        if not done:
+            raise RemoteInterrupt("Interrupted.", ("KeyboardInterrupt: Interrupted.",))
+
+    def _run_cell(self, options: CellOptions, code: str) -> None:
+        request = self._request()
+        cell = Cell(
+            code=code,
+            execution_count=self._ipython.execution_count,
+            store_history=bool(request.get("store_history", True)),
+            allow_stdin=bool(request.get("allow_stdin", True)),
+            header={"msg_id": uuid.uuid4().hex, "msg_type": "execute_request"},
+        )
+
+        async def work(post: Post) -> Outcome:
+            return await self._in_sandbox(options, cell, post)
+
+        async def stop() -> None:
+            await self.sessions.session(options.chat_id).interrupt()
+
+        outcome, output = wait_in_cell(
+            self._ipython, work, stop=stop, thread=self.thread, is_remote=True
+        )
+        if outcome.reply["status"] == "error":
+            raise exception_for(outcome.reply, outcome.fate) from None
+        if options.out:
+            self._ipython.user_ns[options.out] = output.kept()
+
+    async def _in_sandbox(self, options: CellOptions, cell: Cell, post: Post) -> Outcome:
+        settings = self.sessions.settings_of(options.chat_id).current()
+        session = self.sessions.session(options.chat_id)
+        pacer = Pacer(
+            post,
+            rate=JUPYTER_SERVER_RATE if "JPY_SESSION_NAME" in os.environ else None,
+            limit_bytes=settings.output_limit_bytes,
+            spill_directory=Path(jupyter_data_dir()) / "ivy" / "outputs",
+        )
+        questions: set[asyncio.Task[None]] = set()
+
+        def sink(message: Message) -> None:
+            if message.channel != "stdin":
+                pacer(message)
+                return
+            question = asyncio.ensure_future(_answer(session, message, post))
+            questions.add(question)
+            question.add_done_callback(questions.discard)
+
+        self.sessions.cell_sink = pacer
+        try:
+            outcome = await run_cell(
+                session, options, cell, sink, tool_seconds=settings.cell_timeout_seconds
+            )
+            await pacer.finish()
+        finally:
+            self.sessions.cell_sink = None
+            for question in questions:  # the cell is over, so nobody waits for the answer
+                question.cancel()
+        return outcome
+
+    def _request(self) -> Json:
+        """The content of the ``execute_request`` that runs us; empty outside of Jupyter."""
+        parent = self._kernel.get_parent() if self._kernel is not None else {}
+        content: Json = (parent or {}).get("content") or {}
+        return content
+
+
+async def _answer(session: Session, request: Message, post: Post) -> None:
+    """Let the user answer an ``input_request`` of the sandbox."""
+    content = request.content
+    prompt, is_secret = str(content.get("prompt", "")), bool(content.get("password"))
+    with suppress(asyncio.CancelledError, Exception):  # the cell is interrupted, and ends by that
+        value = await ask(prompt, post, is_secret=is_secret)
+        if session.agent is not None:
+            await session.agent.answer_input(value, request)

@@ -1,0 +1,255 @@
+"""The status widget: a live view of one sandbox in a notebook's output, with buttons.
+
+The browser counts down by itself. A new status comes to it whenever the monitor has one, also while
+a cell runs: the kernel's iopub channel may be written to from any thread. The way back is longer:
+a button's message is handled while a cell runs in the Ivy Sandbox kernel, and in a plain ipykernel
+from version 7 on where the front end sends widget messages by a subshell (JupyterLab does);
+elsewhere it waits for the cell's end, as with any widget.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import threading
+from collections.abc import Callable, Coroutine
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from ivy_kernel.describe import status_lines
+from ivy_kernel.errors import IvyError, SettingError, UsageError
+from ivy_kernel.models import Json
+from ivy_kernel.status import Reading, monotonic_seconds
+
+if TYPE_CHECKING:
+    from ivy_kernel.monitor import Watch
+    from ivy_kernel.session import Session
+
+try:
+    import anywidget
+    import traitlets
+except ImportError as exc:
+    raise UsageError(
+        "The status widget needs the package anywidget: run `pip install anywidget` where this "
+        "notebook's kernel runs, and restart the kernel. %ivy status shows the same as text."
+    ) from exc
+
+FIRST_STATUS_SECONDS = 2.0
+"""How long showing the widget waits for a status, for the text that a saved notebook keeps."""
+
+_static = resources.files("ivy_kernel") / "static"
+
+
+class StatusWidget(anywidget.AnyWidget):
+    """Shows the state and the countdowns of this notebook's sandbox.
+
+    In a notebook with ``%load_ext ivy_kernel``, ``StatusWidget()`` is all there is to say; in the
+    Ivy Sandbox kernel ``%ivy widget`` shows it.
+
+    Parameters
+    ----------
+    session
+        Gives the session that cells use; ``None``: that of the magics in this notebook.
+    reload
+        Reads the settings again.
+    loop
+        The event loop that the session lives on.
+    """
+
+    _esm = (_static / "widget.js").read_text("utf-8")
+    _css = (_static / "widget.css").read_text("utf-8")
+
+    _watch: Watch | None = None
+    _closed = False
+
+    status = traitlets.Dict().tag(sync=True)
+    name = traitlets.Unicode().tag(sync=True)
+    local = traitlets.Bool(False).tag(sync=True)
+    busy_action = traitlets.Unicode().tag(sync=True)
+    action_error = traitlets.Unicode().tag(sync=True)
+    missing = traitlets.Unicode().tag(sync=True)
+    can_create = traitlets.Bool(False).tag(sync=True)
+    can_terminate = traitlets.Bool(False).tag(sync=True)
+
+    def __init__(
+        self,
+        *,
+        session: Callable[[], Session] | None = None,
+        reload: Callable[[], object] | None = None,
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        if session is None or reload is None or loop is None:
+            session, reload, loop = _of_this_notebook()
+        self._current_session = session
+        self._reload = reload
+        self._loop = loop
+        self._session: Session | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._first = threading.Event()
+        super().__init__()
+        self.on_msg(self._on_message)
+        if self.comm is not None:
+            self.comm.on_close(lambda _: self.close())
+        self._start(self._look())
+        if not self._is_on_loop():
+            self._first.wait(FIRST_STATUS_SECONDS)
+
+    # Watching ----------------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        """Find out which sandbox the settings mean, and watch it."""
+        try:
+            session = self._current_session()
+        except SettingError as error:
+            self._stop_watching()
+            self._session = None
+            self._set(missing=str(error), can_create=False, can_terminate=False)
+            self._first.set()
+            return
+        lifecycle = session.lifecycle
+        same = self._session is not None and self._session.lifecycle.key == lifecycle.key
+        self._session = session
+        self._set(
+            name=lifecycle.name,
+            local=lifecycle.local,
+            missing="",
+            can_create=bool(lifecycle.campaign_id),
+            can_terminate=True,
+        )
+        if not same or self._watch is None or self._watch.closed:
+            self._stop_watching()
+            if not self._closed:
+                self._watch = lifecycle.monitor().watch(self._on_reading)
+
+    def _on_reading(self, reading: Reading) -> None:
+        """Called by the monitor, on its loop."""
+        if not self._closed:
+            self._set(status=reading.to_json(monotonic_seconds()))
+        self._first.set()
+
+    def _stop_watching(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+
+    def close(self) -> None:
+        """Stop watching, and take the widget off the page."""
+        self._closed = True
+        self._stop_watching()
+        super().close()
+
+    # Buttons -----------------------------------------------------------------------------------
+
+    def _on_message(self, _: object, content: object, buffers: object) -> None:
+        """Called by ipywidgets for a button, in whatever thread it handles comm messages."""
+        action = content.get("action") if isinstance(content, dict) else None
+        if action in ("create", "terminate", "reconnect", "refresh"):
+            self._start(self._act(str(action)))
+
+    async def _act(self, action: str) -> None:
+        if action == "refresh":
+            await self._refresh()
+            return
+        if self.busy_action:
+            return
+        self._set(busy_action=action, action_error="")
+        try:
+            await self._change(action)
+        except IvyError as error:
+            self._set(action_error=str(error))
+        finally:
+            self._set(busy_action="")
+
+    async def _change(self, action: str) -> None:
+        if action == "reconnect":
+            self._reload()
+            await self._look()
+        session = self._session or self._current_session()
+        if action == "create":
+            await session.lifecycle.create()
+        elif action == "terminate":
+            await session.terminate()
+        else:
+            await session.reconnect()
+        # A button stays busy until its effect can be seen.
+        await self._refresh()
+
+    async def _refresh(self) -> None:
+        if self._session is not None:
+            reading = await self._session.lifecycle.monitor().refresh()
+            self._on_reading(reading)
+
+    # Threads -----------------------------------------------------------------------------------
+
+    def _is_on_loop(self) -> bool:
+        try:
+            return asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            return False
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run work on the session's loop, which alone changes traits."""
+
+        def begin() -> None:
+            task = asyncio.ensure_future(work)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+        if self._is_on_loop():
+            begin()
+        else:
+            self._loop.call_soon_threadsafe(begin)
+
+    def _set(self, **values: Any) -> None:
+        with self.hold_sync():
+            for name, value in values.items():
+                setattr(self, name, value)
+
+    # In a saved notebook ------------------------------------------------------------------------
+
+    def _words(self) -> list[str]:
+        if self.missing:
+            return [str(self.missing)]
+        session = self._session
+        reading = session.lifecycle.monitor().reading if session is not None else Reading()
+        if session is None or reading.status is None:
+            return [f"{self.name or 'Ivy sandbox'}: its status has not been read yet."]
+        now = monotonic_seconds()
+        lines = status_lines(session.lifecycle, reading.status, now)
+        reason = reading.stale_reason(now)
+        return lines + ([f"stale: {reason}"] if reason else [])
+
+    def _repr_mimebundle_(self, **options: Any) -> tuple[Json, Json]:
+        """The live view, and what is shown instead where there is none."""
+        data, metadata = super()._repr_mimebundle_(**options) or ({}, {})
+        lines = ["Ivy sandbox, as it was when this cell ran", *self._words()]
+        items = "".join(f"<li>{html.escape(line)}</li>" for line in lines[1:])
+        return {
+            **data,
+            "text/plain": "\n".join(lines),
+            "text/html": f"<p>{html.escape(lines[0])}:</p><ul>{items}</ul>",
+        }, metadata
+
+
+async def open_widget(session: Callable[[], Session], reload: Callable[[], object]) -> Json:
+    """Make a widget on the running loop; the content of the ``display_data`` that shows it."""
+    widget = StatusWidget(session=session, reload=reload, loop=asyncio.get_running_loop())
+    await asyncio.to_thread(widget._first.wait, FIRST_STATUS_SECONDS)
+    data, metadata = widget._repr_mimebundle_()
+    return {"data": data, "metadata": metadata, "transient": {}}
+
+
+def _of_this_notebook() -> tuple[
+    Callable[[], Session], Callable[[], object], asyncio.AbstractEventLoop
+]:
+    """The session of the magics, which are loaded if they are not yet."""
+    from IPython import get_ipython
+
+    from ivy_kernel.magics import load
+
+    shell = get_ipython()
+    if shell is None:
+        raise UsageError(
+            "StatusWidget() needs a notebook; in the Ivy Sandbox kernel run %ivy widget instead."
+        )
+    magics = load(shell)
+    return magics.sessions.session, magics.sessions.live.reload, magics.thread.loop

@@ -1,0 +1,265 @@
+"""Networks and gateways at their worst: nothing is lost, nothing runs twice, order is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator
+
+import pytest
+from far_side import Far, port_of, route_to, until
+from fault_proxy import FaultProxy, Faults
+from sandbox_server import RunningSandbox, running_sandbox
+
+from ivy_kernel.errors import NetworkError
+from ivy_kernel.routes.agent import ReachableAgain, Unreachable
+
+CELLS = int(os.environ.get("IVY_FAULT_CELLS", "60"))
+"""1000 for the long run."""
+
+ALL_AT_ONCE = Faults(
+    lost_answer=0.2,
+    lost_request=0.05,
+    broken_body=0.05,
+    cut_body=0.05,
+    dripped=0.05,
+    doubled=0.05,
+    delayed=0.05,
+    statuses=tuple((status, 0.05) for status in (429, 500, 502, 503, 504)),
+)
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[RunningSandbox]:
+    """One server for all tests here."""
+    with running_sandbox() as server:
+        yield server
+
+
+async def count(far: Far, cells: int) -> None:
+    """Run numbered cells that leave three kinds of traces, and check each one's own output."""
+    assert (await far.run("seen = []")).fate == "succeeded"
+    for number in range(cells):
+        ran = await far.run(
+            f"seen.append({number})\n"
+            f"with open('seen.txt', 'a') as file: print({number}, file=file)\n"
+            f"print({number})"
+        )
+        assert (ran.fate, ran.text) == ("succeeded", f"{number}\n")
+
+
+async def check(far: Far, cells: int) -> None:
+    """All numbers are there, once, in order: in the list and in the file."""
+    ran = await far.run("(seen, [int(line) for line in open('seen.txt')])")
+    assert ran.result.replace("\n", "").replace(" ", "") == str((list(range(cells)),) * 2).replace(
+        " ", ""
+    )
+
+
+@pytest.mark.timeout(60 + CELLS)
+async def test_every_cell_runs_exactly_once_under_all_faults(sandbox: RunningSandbox) -> None:
+    """A fifth of the answers lost, 5 % of each other fault: no cell is lost or doubled."""
+    async with (
+        FaultProxy(port_of(sandbox), ALL_AT_ONCE).running() as proxy,
+        route_to(sandbox, proxy=proxy) as far,
+    ):
+        started = time.monotonic()
+        await count(far, CELLS)
+        proxy.faults = Faults()
+        await check(far, CELLS)
+        took = time.monotonic() - started
+        figures = f"{CELLS} cells: {took:.1f} s, {far.tools.calls} calls, {dict(proxy.counts)}"
+        print(figures)  # noqa: T201 - the figures of the long run
+
+
+@pytest.mark.timeout(60 + CELLS)
+async def test_every_cell_runs_exactly_once_where_calls_are_queued() -> None:
+    """The same where the platform runs one call at a time."""
+    with running_sandbox(runner="serial") as server:
+        async with (
+            FaultProxy(port_of(server), ALL_AT_ONCE, seed=2).running() as proxy,
+            route_to(server, proxy=proxy, kernel="shell") as far,
+        ):
+            cells = max(15, CELLS // 4)
+            await count(far, cells)
+            proxy.faults = Faults()
+            await check(far, cells)
+
+
+@pytest.mark.parametrize(
+    "fault", ["lost_answer", "lost_request", "broken_body", "cut_body", "dripped", "doubled"]
+)
+async def test_each_fault_alone(sandbox: RunningSandbox, fault: str) -> None:
+    """Half of all calls suffer from one fault; every cell runs once."""
+    async with (
+        FaultProxy(port_of(sandbox), Faults()).running() as proxy,
+        route_to(sandbox, proxy=proxy, kernel="shell") as far,
+    ):
+        await far.route.open()
+        proxy.faults = Faults(**{fault: 0.5})
+        await count(far, 4)
+        await check(far, 4)
+        assert proxy.counts[fault] > 0
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
+async def test_each_status_alone(sandbox: RunningSandbox, status: int) -> None:
+    """Half of all calls are answered with one error status; every cell runs once."""
+    async with (
+        FaultProxy(port_of(sandbox), Faults()).running() as proxy,
+        route_to(sandbox, proxy=proxy, kernel="shell") as far,
+    ):
+        await far.route.open()
+        proxy.faults = Faults(statuses=((status, 0.5),))
+        await count(far, 4)
+        await check(far, 4)
+        assert proxy.counts[str(status)] > 0
+
+
+async def test_retry_after_is_honoured(sandbox: RunningSandbox) -> None:
+    """After a 429 nothing is sent before the time that it names."""
+    async with (
+        FaultProxy(port_of(sandbox), Faults()).running() as proxy,
+        route_to(sandbox, proxy=proxy, kernel="shell") as far,
+    ):
+        await far.run("1")
+        proxy.faults = Faults(statuses=((429, 1.0),), retry_after_seconds=2)
+        running = far.begin("2")
+        await until(lambda: proxy.counts["429"], "the refusal")
+        proxy.faults = Faults()
+        assert (await running.end()).fate == "succeeded"
+        assert far.tools.log[-1][0] - far.tools.log[-2][0] > 0.9
+
+
+async def test_a_stalled_answer_does_not_hold_a_cell_up(sandbox: RunningSandbox) -> None:
+    """When an answer never comes another call fetches it, long before the stalled one times out."""
+    async with (
+        FaultProxy(port_of(sandbox), Faults()).running() as proxy,
+        route_to(sandbox, proxy=proxy, kernel="shell") as far,
+    ):
+        await far.run("1")
+        proxy.faults = Faults(stalled=1.0)
+        running = far.begin("seen = 'once'\nprint(seen)")
+        await until(lambda: proxy.counts["stalled"], "the stall")
+        proxy.faults = Faults()
+        ran = await asyncio.wait_for(running.end(), 8)
+        assert (ran.fate, ran.text) == ("succeeded", "once\n")
+
+
+async def test_an_outage_in_the_middle_of_a_cell(sandbox: RunningSandbox) -> None:
+    """Two seconds without any connection cost neither the cell nor its output."""
+    async with (
+        FaultProxy(port_of(sandbox), Faults()).running() as proxy,
+        route_to(sandbox, proxy=proxy, kernel="shell") as far,
+    ):
+        await far.run("1")
+        running = far.begin(
+            "import time\nfor i in range(30):\n    print(i, flush=True); time.sleep(0.1)"
+        )
+        await until(lambda: running.text, "first output")
+        proxy.is_out = True
+        await asyncio.sleep(2.0)
+        proxy.is_out = False
+        ran = await running.end()
+        assert ran.fate == "succeeded"
+        assert ran.text == "".join(f"{i}\n" for i in range(30))
+
+
+async def test_answers_that_overtake_each_other_are_put_in_order(sandbox: RunningSandbox) -> None:
+    """Several polls in flight with random delays still give the output in order."""
+    async with (
+        FaultProxy(port_of(sandbox), Faults(delayed=0.9, delay_seconds=0.4)).running() as proxy,
+        route_to(sandbox, proxy=proxy, kernel="shell") as far,
+    ):
+        code = "import time\nfor i in range(150):\n    print(i, flush=True); time.sleep(0.02)"
+        ran = await far.run(code)
+        assert ran.text == "".join(f"{i}\n" for i in range(150))
+
+
+async def test_a_cell_after_the_idle_connection_was_closed(sandbox: RunningSandbox) -> None:
+    """A connection that the gateway closed while nobody spoke costs no cell."""
+    async with (
+        FaultProxy(port_of(sandbox), Faults(close_idle_after_seconds=0.2)).running() as proxy,
+        route_to(sandbox, proxy=proxy, kernel="shell") as far,
+    ):
+        await far.run("n = 0")
+        for _ in range(3):
+            await asyncio.sleep(0.4)
+            assert (await far.run("n += 1")).fate == "succeeded"
+        assert (await far.run("n")).result == "3"
+
+
+async def test_a_cell_longer_than_the_cap_goes_on_and_can_be_stopped() -> None:
+    """A cell outlives the tool's limit many times, shows its progress, stops when asked."""
+    with running_sandbox({"cap_seconds": {"script": 1.5}}) as server:
+        async with route_to(server, kernel="shell") as far:
+            running = far.begin(
+                "import time\nfor i in range(1000):\n    print(i, flush=True); time.sleep(0.2)"
+            )
+            await until(lambda: running.text.count("\n") >= 25, "five seconds of progress", 20)
+            assert running.text.startswith("0\n1\n2\n3\n")
+            await far.route.interrupt(running.message_id)
+            ran = await asyncio.wait_for(running.end(), 5)
+            assert ran.fate == "interrupted"
+
+
+async def test_a_silent_cell_longer_than_the_cap_succeeds() -> None:
+    """Without output the polls learn the cap, and the cell's end still arrives."""
+    with running_sandbox({"cap_seconds": {"script": 1.5}}) as server:
+        async with route_to(server, kernel="shell") as far:
+            ran = await far.run("import time; time.sleep(4); 'end'")
+            assert ran.result == "'end'"
+            assert far.route.describe()["wait_limit_seconds"] < 1.5
+
+
+async def test_an_outage_is_told_and_its_end_too(
+    sandbox: RunningSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While nobody can be reached an event says so, once; another says when it is over."""
+    monkeypatch.setattr("ivy_kernel.routes.agent.link.UNREACHABLE_AFTER_SECONDS", 0.5)
+    async with (
+        FaultProxy(port_of(sandbox), Faults()).running() as proxy,
+        route_to(sandbox, proxy=proxy, kernel="shell") as far,
+    ):
+        await far.run("1")
+        proxy.is_out = True
+        running = far.begin("2")
+        await until(lambda: far.seen(Unreachable), "the event")
+        proxy.is_out = False
+        assert (await running.end()).result == "2"
+        assert len(far.seen(Unreachable)) == len(far.seen(ReachableAgain)) == 1
+
+
+async def test_giving_up_calls_the_outcome_unknown(sandbox: RunningSandbox) -> None:
+    """A cell that was running when the network went is unknown when the user gives up."""
+    async with (
+        FaultProxy(port_of(sandbox), Faults()).running() as proxy,
+        route_to(sandbox, proxy=proxy, kernel="shell") as far,
+    ):
+        await far.run("1")
+        running = far.begin("import time\nprint('on', flush=True)\ntime.sleep(60)")
+        await until(lambda: running.text, "first output")
+        proxy.is_out = True
+        said = await far.route.interrupt(running.message_id, deadline_seconds=0.3)
+        assert said == "unreachable"
+        far.route.give_up(running.message_id)
+        ran = await running.end()
+        proxy.is_out = False
+        assert ran.fate == "unknown"
+        assert ran.messages[-1].msg_type == "error"
+        assert ran.messages[-1].content["evalue"] == ran.outcome.reply["evalue"]
+
+
+async def test_when_nothing_can_be_reached_at_all_the_error_says_so(
+    sandbox: RunningSandbox,
+) -> None:
+    """A cell that never got through raises, after the time that was set, and has not run."""
+    async with (
+        FaultProxy(port_of(sandbox), Faults()).running() as proxy,
+        route_to(sandbox, proxy=proxy, kernel="shell", open_limit_seconds=0.5) as far,
+    ):
+        proxy.is_out = True
+        with pytest.raises(NetworkError):
+            await far.run("1")
+        proxy.is_out = False

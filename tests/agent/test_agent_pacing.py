@@ -1,0 +1,172 @@
+"""When the link polls, and what it takes from failures. With a clock of ours."""
+
+from __future__ import annotations
+
+import pytest
+
+from ivy_kernel import errors
+from ivy_kernel.routes.agent.frames import NoAgentError
+from ivy_kernel.routes.agent.pacing import Pacing
+from ivy_kernel.routes.agent.retrying import Backoff, is_final, provably_not_run
+
+
+def api_error(status_code: int, after_seconds: float | None = None) -> errors.ApiError:
+    """An error answer of the platform."""
+    kinds: dict[int, type[errors.ApiError]] = {
+        401: errors.CredentialsError,
+        429: errors.RateLimitedError,
+        502: errors.SandboxBrokenError,
+        503: errors.NotReadyError,
+        504: errors.ToolTimeoutError,
+    }
+    kind = kinds.get(status_code, errors.UnexpectedStatusError)
+    return kind("x", status_code=status_code, retry_after_seconds=after_seconds)
+
+
+def heard(pacing: Pacing, now: float, **facts: bool) -> None:
+    """A poll was answered."""
+    usual = {"has_output": False, "was_active": True, "is_active": True, "can_speak": False}
+    pacing.answered(now, **{**usual, **facts})
+
+
+def test_until_calls_may_overlap_one_poll_waits_a_second() -> None:
+    """An interrupt must never queue behind a long wait."""
+    pacing = Pacing(wait_seconds=25)
+    pacing.submitted(0.0)
+    assert pacing.wait_seconds() == 1.0
+    assert pacing.polls_wanted(5.0, is_active=True) == 1
+    pacing.may_overlap = False
+    assert pacing.wait_seconds() == 1.0
+    pacing.may_overlap = True
+    assert pacing.wait_seconds() == 25.0
+
+
+def test_a_short_cell_has_one_poll_a_longer_one_two_a_chatty_one_three() -> None:
+    """More polls are in flight only where they help."""
+    pacing = Pacing(may_overlap=True)
+    pacing.submitted(0.0)
+    assert pacing.polls_wanted(0.5, is_active=True) == 1
+    assert pacing.polls_wanted(1.5, is_active=True) == 2
+    heard(pacing, 2.0, has_output=True)
+    assert pacing.polls_wanted(2.0, is_active=True) == 3
+    heard(pacing, 3.0)
+    assert pacing.polls_wanted(3.0, is_active=True) == 2
+
+
+def test_long_chatter_is_collected_longer() -> None:
+    """The grace grows with each slice, within bounds, and starts anew with the next cell."""
+    pacing = Pacing(may_overlap=True)
+    pacing.submitted(0.0)
+    first = pacing.grace(0.0)
+    for _ in range(50):
+        heard(pacing, 1.0, has_output=True)
+    assert first < pacing.grace(1.0) <= 0.25
+    pacing.submitted(2.0)
+    assert pacing.grace(2.0) == first
+
+
+def test_between_cells_only_what_can_speak_is_listened_to() -> None:
+    """Not at once, and not for ever."""
+    pacing = Pacing(may_overlap=True, idle_poll_seconds=100)
+    pacing.submitted(0.0)
+    heard(pacing, 1.0, is_active=False, can_speak=False)
+    assert pacing.polls_wanted(2.0, is_active=False) == 0
+    heard(pacing, 1.0, is_active=False, can_speak=True)
+    assert pacing.polls_wanted(1.1, is_active=False) == 0
+    assert pacing.should_listen_later(1.1)
+    assert pacing.polls_wanted(1.5, is_active=False) == 1
+    assert pacing.polls_wanted(102.0, is_active=False) == 0
+
+
+def test_where_calls_are_queued_nothing_is_listened_to() -> None:
+    """A poll between cells would hold up the next cell."""
+    pacing = Pacing(may_overlap=False)
+    pacing.submitted(0.0)
+    heard(pacing, 1.0, is_active=False, can_speak=True)
+    assert pacing.polls_wanted(5.0, is_active=False) == 0
+
+
+def test_a_rate_limit_makes_the_link_modest() -> None:
+    """After a 429 there is one poll, and output is collected for a second."""
+    pacing = Pacing(may_overlap=True)
+    pacing.submitted(0.0)
+    heard(pacing, 1.0, has_output=True)
+    pacing.failed(api_error(429), 2.0, asked=25, lasted=0.1)
+    assert pacing.polls_wanted(3.0, is_active=True) == 1
+    assert pacing.grace(3.0) == 1.0
+    assert pacing.polls_wanted(100.0, is_active=True) == 3
+
+
+def test_the_cap_of_a_tool_is_learnt_and_tried_again_later() -> None:
+    """A poll that was ended early shortens the next ones; many whole waits lengthen them."""
+    pacing = Pacing(wait_seconds=25, may_overlap=True)
+    pacing.failed(api_error(504), 3.0, asked=25, lasted=3.0)
+    shorter = pacing.wait_seconds()
+    assert shorter < 3.0
+    for _ in range(10):
+        pacing.waited(shorter)
+    assert shorter < pacing.wait_seconds() <= 25
+    longer = pacing.wait_seconds()
+    pacing.failed(errors.NoAnswerError("x"), 3.0, asked=25, lasted=2.0)
+    assert pacing.wait_seconds() == longer
+
+
+def test_queueing_is_believed_when_it_is_seen_twice() -> None:
+    """One slow answer does not make a sandbox serial, and the verdict is looked into again."""
+    pacing = Pacing()
+    assert pacing.wants_probe(0.0)
+    pacing.queueing_seen(1.0)
+    assert pacing.may_overlap is None
+    pacing.queueing_seen(2.0)
+    assert pacing.may_overlap is False
+    assert not pacing.wants_probe(3.0)
+    assert pacing.wants_probe(100.0)
+    pacing.overlap_seen()
+    assert pacing.may_overlap is True
+    assert not pacing.wants_probe(1000.0)
+    assert not Pacing(may_overlap=False).wants_probe(1000.0)
+
+
+@pytest.mark.parametrize("after_seconds", [0.5, 30.0])
+def test_retry_after_is_the_pause(after_seconds: float) -> None:
+    """What the platform asks for is what it gets."""
+    assert Backoff().failed(api_error(429, after_seconds)) == after_seconds
+
+
+def test_pauses_grow_and_end_with_a_success() -> None:
+    """Failures in a row are paused for longer, at most a few seconds."""
+    backoff = Backoff()
+    pauses = [backoff.failed(errors.NoAnswerError("x")) for _ in range(30)]
+    assert pauses[0] < 0.1 < pauses[8] < pauses[-1] <= 4.0
+    backoff.succeeded()
+    assert backoff.failed(errors.NoAnswerError("x")) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("error", "is_certain"),
+    [
+        (errors.NotSentError("x"), True),
+        (api_error(429), True),
+        (api_error(503), True),
+        (NoAgentError(111, "refused"), True),
+        (errors.NoAnswerError("x"), False),
+        (errors.AnswerError("x"), False),
+        (api_error(500), False),
+        (api_error(502), False),
+        (api_error(504), False),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_has_certainly_not_run(error: Exception, is_certain: bool) -> None:
+    """Only documented refusals count; anything else may have run."""
+    assert provably_not_run(error) is is_certain
+
+
+def test_one_refusal_is_not_believed() -> None:
+    """A single 401 or 502 may come from one replica; several in a row are final."""
+    assert not is_final(api_error(401), 1)
+    assert is_final(api_error(401), 3)
+    assert not is_final(api_error(502), 3)
+    assert is_final(api_error(502), 8)
+    assert not is_final(api_error(429), 100)
+    assert not is_final(errors.NoAnswerError("x"), 100)

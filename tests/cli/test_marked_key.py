@@ -1,0 +1,143 @@
+"""A key with a mark is used for everything, and then the mark is looked for everywhere."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from kernel_driver import Home, kernel_variables, running_kernel
+from sandbox_server import running_sandbox
+
+MARK = "MARKED7f3a91"
+KEY = f"ivy_{MARK}_0123456789abcdef"
+WRONG_KEY = f"ivy_{MARK}_but_not_accepted"
+
+LOG_EVERYTHING = """\
+%%local
+import logging
+logging.basicConfig(filename={path!r}, level=logging.DEBUG, force=True)
+logging.getLogger().setLevel(logging.DEBUG)
+for name in ("httpx", "httpcore", "asyncio", "ivy_kernel", "traitlets"):
+    logging.getLogger(name).setLevel(logging.DEBUG)
+"""
+
+
+def marked_files(*directories: Path) -> list[Path]:
+    """Files that hold the mark, or are named by it."""
+    return [
+        path
+        for directory in directories
+        for path in directory.rglob("*")
+        if MARK in path.name or (path.is_file() and MARK.encode() in path.read_bytes())
+    ]
+
+
+def marked_command_lines() -> list[str]:
+    """Command lines of living processes that hold the mark."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes()
+        except OSError:
+            continue
+        if MARK.encode() in line:
+            found.append(line.decode(errors="replace"))
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+@pytest.mark.parametrize("route", ["notebook", "auto"])
+def test_the_key_is_found_nowhere(tmp_path: Path, route: str) -> None:
+    """Cells, errors, magics, commands and logs at DEBUG: only the environment has it."""
+    home = Home(tmp_path / "home")
+    said: list[str] = []
+    with running_sandbox(token=KEY) as server:
+        variables = kernel_variables(server, "marked", IVY_ROUTE=route)
+        assert variables["IVY_API_KEY"] == KEY
+        log = home.path / "debug.log"
+        with running_kernel(home, variables, ["--debug"]) as kernel:
+            cells = [
+                LOG_EVERYTHING.format(path=str(log)),
+                "%ivy status",
+                "%ivy config",
+                "import os, sys; print(dict(os.environ)); print(sys.argv)",
+                "1/0",
+                "!env; cat /proc/self/environ | tr '\\0' '\\n'",
+                "!ps axww",
+                "%ivy nonsense",
+                "%ivy create",
+            ]
+            said += [json.dumps(kernel.run(code).messages, default=str) for code in cells]
+            assert MARK.encode() in Path(f"/proc/{kernel.pid}/environ").read_bytes()
+            for pid in server.pids():
+                assert MARK.encode() not in Path(f"/proc/{pid}/environ").read_bytes()
+            assert marked_command_lines() == []
+            # Errors of the network and of the platform, with a key in use.
+            file = home.config / "jupyter_ivy_config.json"
+            file.write_text(json.dumps({"Ivy": {"api_key": WRONG_KEY}}))
+            said.append(json.dumps(kernel.run("1").messages, default=str))
+            said.append(json.dumps(kernel.run("%ivy status").messages, default=str))
+            file.write_text(json.dumps({"Ivy": {"api_key": "ivy_" + MARK + "\nX-Broken: yes"}}))
+            said.append(json.dumps(kernel.run("1").messages, default=str))
+            file.write_text('{"Ivy": {"api_key": "' + WRONG_KEY)
+            said.append(json.dumps(kernel.run("1").messages, default=str))
+            file.unlink()
+            said.append(json.dumps(kernel.run("'well again'").messages, default=str))
+            assert "well again" in said[-1]
+        assert log.stat().st_size > 1000
+        assert "httpcore" in log.read_text()
+
+        notebook = home.work / "n.ipynb"
+        cell = {
+            "cell_type": "code", "execution_count": None, "id": "a", "metadata": {}, "outputs": [],
+            "source": "import os; print(os.environ); 1/0",
+        }  # fmt: skip
+        content = {"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+        notebook.write_text(json.dumps(content))
+        commands = [
+            ["status", "--debug"],
+            ["create", "--json"],
+            ["doctor", "--debug"],
+            ["doctor", "--json"],
+            ["run", "n.ipynb", "--debug"],
+            ["files"],
+            ["terminate", "--yes"],
+        ]
+        for arguments in commands:
+            said += command_line(home, variables, arguments)
+        said += command_line(home, {**variables, "IVY_API_KEY": WRONG_KEY}, ["doctor"])
+        nowhere = {**variables, "IVY_API_URL": "ftp://127.0.0.1/api"}
+        said += command_line(home, nowhere, ["status"])
+        assert (home.work / "n.executed.ipynb").is_file()
+        assert marked_files(home.path, server.root) == []
+    assert not [text[:200] for text in said if MARK in text]
+
+
+def command_line(home: Home, variables: dict[str, str], arguments: list[str]) -> list[str]:
+    """All that a command says."""
+    process = subprocess.run(
+        [sys.executable, "-m", "ivy_kernel.cli", *arguments],
+        env=home.environment(variables),
+        cwd=home.work,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert process.stdout + process.stderr
+    return [process.stdout, process.stderr]
+
+
+def test_the_search_would_find_it(tmp_path: Path) -> None:
+    """The search itself works: a marked file and a marked command line are found."""
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    (tmp_path / "deep" / "er" / "leak.txt").write_text(f"…{KEY}…")
+    assert [path.name for path in marked_files(tmp_path)] == ["leak.txt"]
+    process = subprocess.Popen([sys.executable, "-c", "input()", KEY], stdin=subprocess.PIPE)
+    try:
+        assert len(marked_command_lines()) == 1
+    finally:
+        process.communicate(b"\n", timeout=10)

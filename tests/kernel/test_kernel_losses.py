@@ -1,0 +1,171 @@
+"""A sandbox, or its Python, that goes away behind our back is noticed before anything runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import psutil
+from kernel_driver import Home, StartKernel, kernel_variables
+from sandbox_server import RunningSandbox, until
+
+
+def test_a_terminated_sandbox_is_noticed_and_said(
+    start_kernel: StartKernel, server: RunningSandbox, new_chat: Callable[[], str]
+) -> None:
+    """The next cell does not run in an empty namespace: it says that the variables are gone."""
+    chat = new_chat()
+    kernel = start_kernel(chat_id=chat)
+    kernel.run("x = 5")
+    server.call("POST", f"/v1/sandbox/{chat}/terminate")
+    cell = kernel.run("print('ran')")
+    assert cell.reply["ename"] == "SandboxLostError"
+    for words in ("gone", "variables", "Nothing of this cell was run", "new sandbox"):
+        assert words in cell.reply["evalue"]
+    assert cell.text() == ""
+    again = kernel.run("x")
+    assert again.reply["ename"] == "NameError"
+
+
+def test_an_expired_sandbox_is_noticed_and_said(
+    start_kernel: StartKernel,
+    server: RunningSandbox,
+    changed: Callable[..., None],
+    new_chat: Callable[[], str],
+) -> None:
+    """The end of a sandbox's time is told like any other loss."""
+    chat = new_chat()
+    kernel = start_kernel(chat_id=chat)
+    kernel.run("x = 5")
+    changed(runtime_seconds=0.2, expiry_keeps_snapshot=False)
+    until(lambda: server.status(chat)["status"] == "none", "the sandbox has expired")
+    changed(runtime_seconds=None)
+    assert kernel.run("x").reply["ename"] == "SandboxLostError"
+    assert kernel.run("'anew'").result == "'anew'"
+
+
+def test_processes_killed_in_the_sandbox_are_noticed(
+    start_kernel: StartKernel, server: RunningSandbox, new_chat: Callable[[], str]
+) -> None:
+    """The Python of the notebook dies under a cell: the cell fails, and the truth is told."""
+    kernel = start_kernel(chat_id=new_chat())
+    kernel.run("x = 5")
+    cell = kernel.run("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    assert cell.reply["status"] == "error"
+    assert "died" in cell.reply["evalue"] or "gone" in cell.reply["evalue"]
+    following = kernel.run("x")
+    # Either it is refused because another Python answers, or that Python knows no x.
+    assert following.reply["ename"] in ("SandboxLostError", "NameError")
+
+
+def test_a_restart_gives_an_empty_namespace_in_a_new_process(
+    start_kernel: StartKernel, new_chat: Callable[[], str]
+) -> None:
+    """After Restart variables are gone and counting begins anew; the sandbox is the same one."""
+    kernel = start_kernel(chat_id=new_chat())
+    kernel.run("x = 5; open('kept.txt', 'w').close()")
+    before = kernel.pid
+    kernel.restart()
+    assert kernel.pid != before
+    cell = kernel.run("x")
+    assert cell.reply["ename"] == "NameError"
+    assert cell.reply["execution_count"] == 1
+    assert kernel.run("import os; os.path.exists('kept.txt')").result == "True"
+    kernel.run("y = 6")
+    assert kernel.run("y").result == "6"  # the namespace is emptied once, not for every cell
+    assert not list(kernel.home.runtime.glob("ivy-restart-*"))
+
+
+def test_a_restart_during_a_cell_ends_it(
+    start_kernel: StartKernel, server: RunningSandbox, new_chat: Callable[[], str]
+) -> None:
+    """The running cell is interrupted over there, and the new process can run cells soon."""
+    kernel = start_kernel(chat_id=new_chat())
+    kernel.run("import time")
+    kernel.submit("time.sleep(60)")
+    until(lambda: any(s["callsInFlight"] for s in server.control()["sandboxes"]), "it runs")
+    began = time.monotonic()
+    kernel.restart()
+    assert kernel.run("'back'").result == "'back'"
+    assert time.monotonic() - began < 15
+
+
+def test_shutdown_is_quick_and_leaves_nothing(
+    start_kernel: StartKernel, server: RunningSandbox, new_chat: Callable[[], str]
+) -> None:
+    """The process ends in about a second, also with a cell under way; the sandbox lives on."""
+    chat = new_chat()
+    kernel = start_kernel(chat_id=chat)
+    kernel.run("import time; x = 5")
+    kernel.submit("time.sleep(60)")
+    until(lambda: any(s["callsInFlight"] for s in server.control()["sandboxes"]), "it runs")
+    pid = kernel.pid
+    assert kernel.stop() < 4
+    assert not psutil.pid_exists(pid)
+    assert not [p for p in kernel.home.runtime.iterdir() if "restart" in p.name]
+    assert server.status(chat)["status"] == "active"
+
+
+def test_an_idle_shutdown_is_quick(start_kernel: StartKernel) -> None:
+    """Unused, the process ends within two seconds."""
+    kernel = start_kernel()
+    assert kernel.stop() < 2
+
+
+def test_a_kernel_that_starts_anew_finds_the_chats_variables(
+    start_kernel: StartKernel, new_home: Callable[[], Home], server: RunningSandbox
+) -> None:
+    """Another kernel on the same chat shares its Python on the notebook route."""
+    variables = kernel_variables(server, "shared-by-two")
+    first = start_kernel(home=new_home(), variables=variables)
+    second = start_kernel(home=new_home(), variables=variables)
+    first.run("shared = 'yes'")
+    assert second.run("shared").result == "'yes'"
+
+
+def test_two_kernels_on_two_chats_do_not_meet(start_kernel: StartKernel) -> None:
+    """Each has its own sandbox, and its cells do not wait for the other's."""
+    first, second = start_kernel(), start_kernel()
+    first.run("mine = 1; import time")
+    assert second.run("'mine' in globals()").result == "False"
+    message_id = first.submit("time.sleep(1.5)")
+    began = time.monotonic()
+    assert second.run("2").result == "2"
+    assert time.monotonic() - began < 1.2
+    assert first.finish(message_id).reply["status"] == "ok"
+
+
+def test_the_progress_of_a_start_is_taken_away(
+    start_kernel: StartKernel, changed: Callable[..., None]
+) -> None:
+    """Phase and time left are shown while the sandbox starts, and cleared before the output."""
+    changed(provision_seconds={"compute": 0.7, "mount": 0.7})
+    kernel = start_kernel()
+    cell = kernel.run("print('hello')")
+    shown = [
+        message["content"]["data"]["text/plain"]
+        for message in cell.outputs
+        if message["msg_type"] in ("display_data", "update_display_data")
+    ]
+    assert any("compute" in text for text in shown)
+    assert all("%" in text and "is starting" in text for text in shown)
+    kinds = [message["msg_type"] for message in cell.outputs]
+    cleared = kinds.index("clear_output")
+    assert set(kinds[:cleared]) == {"display_data", "update_display_data"}
+    assert "display_data" not in kinds[cleared:]
+    assert cell.text() == "hello\n"
+
+
+def test_two_starts_at_once_share_one_sandbox(
+    start_kernel: StartKernel,
+    server: RunningSandbox,
+    changed: Callable[..., None],
+    new_chat: Callable[[], str],
+) -> None:
+    """Two kernels that need the same chat's sandbox both wait for the one."""
+    changed(provision_seconds={"compute": 1.0, "mount": 0.2})
+    chat = new_chat()
+    first, second = start_kernel(chat_id=chat), start_kernel(chat_id=chat)
+    ids = [kernel.submit("import os; os.environ['IVY_SANDBOX_ID']") for kernel in (first, second)]
+    cells = [kernel.finish(each) for kernel, each in zip((first, second), ids, strict=True)]
+    assert cells[0].result == cells[1].result is not None

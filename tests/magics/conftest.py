@@ -1,0 +1,67 @@
+"""A sandbox server for each module of tests, and kernels that use it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parent)]
+
+from magic_driver import (  # noqa: E402 - found by the line above
+    Home,
+    MagicKernel,
+    magic_variables,
+    running_magic_kernel,
+)
+from sandbox_server import RunningSandbox, running_sandbox  # noqa: E402 - likewise
+
+_numbers = count(1)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningSandbox]:
+    """A server for all tests of a module."""
+    with running_sandbox() as running:
+        yield running
+
+
+@pytest.fixture
+def new_chat() -> Callable[[], str]:
+    """Gives chat ids that nobody used yet."""
+    return lambda: f"magic-{next(_numbers)}"
+
+
+@pytest.fixture(scope="module")
+def kernel(
+    server: RunningSandbox, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[MagicKernel]:
+    """A plain kernel with the magics, for all tests of a module that need no fresh one."""
+    home = Home(tmp_path_factory.mktemp("plain"))
+    with running_magic_kernel(home, magic_variables(server, f"shared-{next(_numbers)}")) as running:
+        yield running
+
+
+@pytest.fixture
+def start_kernel(
+    server: RunningSandbox, tmp_path: Path, new_chat: Callable[[], str]
+) -> Iterator[Callable[..., MagicKernel]]:
+    """Starts a fresh kernel, by default a plain one on a chat of its own."""
+    homes = count(1)
+    with ExitStack() as stack:
+
+        def start(
+            chat_id: str = "",
+            kernel_name: str = "python3",
+            at: RunningSandbox = server,
+            **more: str,
+        ) -> MagicKernel:
+            home = Home(tmp_path / f"home-{next(homes)}")
+            variables = magic_variables(at, chat_id or new_chat(), **more)
+            return stack.enter_context(running_magic_kernel(home, variables, kernel_name))
+
+        yield start

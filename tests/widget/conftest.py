@@ -1,0 +1,49 @@
+"""Kernels whose widgets are watched as a front end sees them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(TESTS), str(TESTS / "magics"), str(Path(__file__).resolve().parent)]
+
+from magic_driver import Home, magic_variables  # noqa: E402 - found by the line above
+from sandbox_server import RunningSandbox, running_sandbox  # noqa: E402 - likewise
+from widget_driver import WidgetKernel, running_widget_kernel  # noqa: E402 - likewise
+
+_numbers = count(1)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningSandbox]:
+    """A server for all tests of a module."""
+    with running_sandbox() as running:
+        yield running
+
+
+@pytest.fixture
+def chat_id() -> str:
+    """A chat that nobody used yet."""
+    return f"widget-{next(_numbers)}"
+
+
+@pytest.fixture
+def start_kernel(
+    server: RunningSandbox, tmp_path: Path, chat_id: str
+) -> Iterator[Callable[..., WidgetKernel]]:
+    """Starts a kernel on the test's chat."""
+    homes = count(1)
+    with ExitStack() as stack:
+
+        def start(kernel_name: str, **more: str) -> WidgetKernel:
+            home = Home(tmp_path / f"home-{next(homes)}")
+            variables = magic_variables(server, chat_id, **more)
+            return stack.enter_context(running_widget_kernel(home, variables, kernel_name))
+
+        yield start

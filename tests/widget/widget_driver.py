@@ -1,0 +1,90 @@
+"""Follows a status widget's model by the comm messages that a front end gets."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from magic_driver import Home, MagicKernel
+
+Json = dict[str, Any]
+
+VIEW = "application/vnd.jupyter.widget-view+json"
+
+
+class WidgetKernel(MagicKernel):
+    """A kernel, and the state of all its widgets.
+
+    Parameters
+    ----------
+    home, variables, kernel_name
+        As for `MagicKernel`.
+    """
+
+    def __init__(self, home: Home, variables: Mapping[str, str], kernel_name: str) -> None:
+        super().__init__(home, variables, kernel_name)
+        self.models: dict[str, Json] = {}
+        self.closed: set[str] = set()
+
+    def any_message(self, deadline: float) -> Json:
+        """The next message; the models follow it."""
+        message = super().any_message(deadline)
+        content = message["content"]
+        if message["msg_type"] == "comm_open":
+            self.models[content["comm_id"]] = dict(content["data"]["state"])
+        elif message["msg_type"] == "comm_msg" and content["data"].get("method") == "update":
+            self.models[content["comm_id"]].update(content["data"]["state"])
+        elif message["msg_type"] == "comm_close":
+            self.closed.add(content["comm_id"])
+        return message
+
+    def show_widget(self) -> tuple[str, Json]:
+        """Show a widget; its model's id, and the bundle that was displayed."""
+        cell = self.run("%ivy widget")
+        assert cell.reply["status"] == "ok", cell.reply
+        (data,) = cell.datas("display_data")
+        return str(data[VIEW]["model_id"]), data
+
+    def wait_for(
+        self, model_id: str, condition: Callable[[Json], Any], timeout_seconds: float = 25.0
+    ) -> Json:
+        """Take messages until a model meets the condition."""
+        deadline = time.monotonic() + timeout_seconds
+        while not condition(self.models.get(model_id, {})):
+            try:
+                self.any_message(deadline)
+            except AssertionError:
+                state = {k: v for k, v in self.models[model_id].items() if not k.startswith("_")}
+                raise AssertionError(f"the model never met the condition: {state}") from None
+        return self.models[model_id]
+
+    def press(self, model_id: str, action: str) -> str:
+        """Send what a button sends; the id of the message."""
+        content = {
+            "comm_id": model_id,
+            "data": {"method": "custom", "content": {"action": action}},
+        }
+        message = self.client.session.msg("comm_msg", content)
+        self.client.shell_channel.send(message)
+        return str(message["header"]["msg_id"])
+
+
+@contextlib.contextmanager
+def running_widget_kernel(
+    home: Home, variables: Mapping[str, str], kernel_name: str
+) -> Iterator[WidgetKernel]:
+    """A kernel for the time of the ``with`` block."""
+    kernel = WidgetKernel(home, variables, kernel_name)
+    try:
+        kernel.start()
+        yield kernel
+        kernel.stop()
+    finally:
+        kernel.kill()
+
+
+def state_is(*states: str) -> Callable[[Json], bool]:
+    """A condition: the widget shows one of these states, freshly read."""
+    return lambda model: (model.get("status") or {}).get("state") in states
