@@ -1,0 +1,125 @@
+/** The server extension's REST routes, relative to the base URL of the injected settings. */
+
+import { URLExt } from '@jupyterlab/coreutils';
+import { ServerConnection } from '@jupyterlab/services';
+
+import {
+  type Action,
+  type ISandbox,
+  parseErrorBody,
+  parseSandbox,
+  parseSandboxList
+} from './protocol';
+import { type ISandboxSource, SourceError } from './source';
+
+const NAMESPACE = 'ivy';
+
+/** Reads sandboxes from, and acts on them through, the Jupyter server. */
+export class ServerSource implements ISandboxSource {
+  constructor(settings: ServerConnection.ISettings) {
+    this._settings = settings;
+  }
+
+  /** Names the server in what tabs of one browser share. */
+  get key(): string {
+    return this._settings.baseUrl;
+  }
+
+  async list(fresh: boolean): Promise<ISandbox[]> {
+    const path = fresh ? 'sandboxes?fresh=1' : 'sandboxes';
+    const response = await this._request(path, {});
+    const sandboxes = parseSandboxList(await readJSON(response));
+    if (sandboxes === null) {
+      throw new SourceError({ kind: 'bad-answer' });
+    }
+    return sandboxes;
+  }
+
+  async act(id: string, action: Action): Promise<ISandbox> {
+    const path = `sandboxes/${encodeURIComponent(id)}/${action}`;
+    const response = await this._request(path, { method: 'POST', body: '{}' });
+    const sandbox = parseSandbox(await readJSON(response));
+    if (sandbox === null) {
+      throw new SourceError({ kind: 'bad-answer' });
+    }
+    return sandbox;
+  }
+
+  async *events(signal: AbortSignal): AsyncGenerator<string> {
+    const response = await this._request('events', {
+      headers: { Accept: 'text/event-stream' },
+      signal
+    });
+    const type = response.headers.get('Content-Type') ?? '';
+    if (!response.body || !type.startsWith('text/event-stream')) {
+      throw new SourceError({ kind: 'bad-answer' });
+    }
+    const reader = response.body.getReader();
+    const decoder = new TextDecoder();
+    try {
+      for (;;) {
+        const { done, value } = await reader.read();
+        if (done) {
+          return;
+        }
+        yield decoder.decode(value, { stream: true });
+      }
+    } catch (error) {
+      throw asSourceError(error);
+    } finally {
+      // Also when the consumer has had enough: the server must see the stream closed.
+      void reader.cancel().catch(() => undefined);
+    }
+  }
+
+  private async _request(path: string, init: RequestInit): Promise<Response> {
+    const url = URLExt.join(this._settings.baseUrl, NAMESPACE, path);
+    let response: Response;
+    try {
+      response = await ServerConnection.makeRequest(url, init, this._settings);
+    } catch (error) {
+      throw asSourceError(error);
+    }
+    if (!response.ok) {
+      throw await refusal(response);
+    }
+    return response;
+  }
+
+  private readonly _settings: ServerConnection.ISettings;
+}
+
+function asSourceError(error: unknown): SourceError {
+  return error instanceof SourceError
+    ? error
+    : new SourceError({ kind: 'server-unreachable' });
+}
+
+async function readJSON(response: Response): Promise<unknown> {
+  try {
+    return (await response.json()) as unknown;
+  } catch {
+    // A login page, or a body cut off: the caller's parser refuses undefined.
+    return undefined;
+  }
+}
+
+async function refusal(response: Response): Promise<SourceError> {
+  const error = parseErrorBody(await readJSON(response));
+  if (error !== null) {
+    return new SourceError({ kind: 'refused', message: error.message });
+  }
+  switch (response.status) {
+    case 401:
+    case 403:
+      return new SourceError({ kind: 'signed-out' });
+    case 404:
+      return new SourceError({ kind: 'no-extension' });
+    case 502:
+    case 503:
+    case 504:
+      return new SourceError({ kind: 'server-unreachable' });
+    default:
+      return new SourceError({ kind: 'bad-answer' });
+  }
+}

@@ -1,0 +1,197 @@
+/** The wiring: the only file that knows JupyterLab's plugins. */
+
+import {
+  ILabShell,
+  ILayoutRestorer,
+  type JupyterFrontEnd,
+  type JupyterFrontEndPlugin
+} from '@jupyterlab/application';
+import {
+  Clipboard,
+  ICommandPalette,
+  ISessionContextDialogs
+} from '@jupyterlab/apputils';
+import { INotebookTracker } from '@jupyterlab/notebook';
+import { ISettingRegistry } from '@jupyterlab/settingregistry';
+import { IStatusBar } from '@jupyterlab/statusbar';
+import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+
+import { ServerSource } from './api';
+import { addCommands, CommandIDs, pickSandbox } from './commands';
+import { CurrentNotebook } from './currentNotebook';
+import { ivyIcon } from './icons';
+import { SandboxModel } from './model';
+import { DeadlineNotifier } from './notifications';
+import {
+  DEFAULT_PREFERENCES,
+  type IPreferences,
+  readPreferences
+} from './preferences';
+import { PANEL_ID, SandboxPanel } from './views/panel';
+import { StatusItem } from './views/statusItem';
+import { Ticker } from './views/ticker';
+
+const PLUGIN_ID = 'ivy-kernel:plugin';
+
+/** The kernelspec that a new notebook gets. */
+const KERNEL_NAME = 'ivy-sandbox';
+
+/** Among the side bar's own tabs, after the property inspector and the debugger. */
+const PANEL_RANK = 900;
+
+const plugin: JupyterFrontEndPlugin<void> = {
+  id: PLUGIN_ID,
+  description:
+    'Shows the Ivy sandboxes: side panel, status bar item, commands.',
+  autoStart: true,
+  // Everything is optional: Jupyter Notebook 7 has neither the lab shell nor a status bar.
+  optional: [
+    ITranslator,
+    ISettingRegistry,
+    ILabShell,
+    ILayoutRestorer,
+    IStatusBar,
+    INotebookTracker,
+    ICommandPalette,
+    ISessionContextDialogs
+  ],
+  activate: (
+    app: JupyterFrontEnd,
+    translator: ITranslator | null,
+    settingRegistry: ISettingRegistry | null,
+    labShell: ILabShell | null,
+    restorer: ILayoutRestorer | null,
+    statusBar: IStatusBar | null,
+    notebooks: INotebookTracker | null,
+    palette: ICommandPalette | null,
+    sessionDialogs: ISessionContextDialogs | null
+  ): void => {
+    const trans = (translator ?? nullTranslator).load('ivy-kernel');
+    const { commands, serviceManager, shell } = app;
+    const model = new SandboxModel({
+      source: new ServerSource(serviceManager.serverSettings)
+    });
+    const ticker = new Ticker();
+    const current = new CurrentNotebook(notebooks);
+
+    const openPanel = (): void => {
+      shell.activateById(PANEL_ID);
+    };
+    const openNotebook = (path: string): void => {
+      void commands.execute('docmanager:open', { path });
+    };
+    const panel = new SandboxPanel(
+      {
+        model,
+        ticker,
+        trans,
+        isCurrent: sandbox => current.isIn(sandbox),
+        actions: {
+          act: (id, action) => {
+            void commands.execute(`ivy:${action}`, { id });
+          },
+          copyId: id => {
+            void commands.execute(CommandIDs.copyId, { id });
+          },
+          copyText: text => {
+            Clipboard.copyToSystem(text);
+          },
+          openNotebook,
+          newNotebook: () => {
+            void commands.execute('notebook:create-new', {
+              kernelName: KERNEL_NAME
+            });
+          },
+          restartSession: (id, kernelId) => {
+            void commands.execute(CommandIDs.restartSession, { id, kernelId });
+          }
+        }
+      },
+      DEFAULT_PREFERENCES
+    );
+    panel.title.icon = ivyIcon;
+    panel.title.caption = trans.__('Ivy Sandbox');
+    shell.add(panel, 'right', { rank: PANEL_RANK, type: 'Ivy Sandbox' });
+    restorer?.add(panel, PANEL_ID);
+
+    const statusItem = new StatusItem(
+      {
+        model,
+        ticker,
+        trans,
+        onOpen: openPanel,
+        pick: () => pickSandbox(model, current)
+      },
+      DEFAULT_PREFERENCES
+    );
+    if (statusBar) {
+      statusBar.registerStatusItem(`${PLUGIN_ID}:status`, {
+        item: statusItem,
+        align: 'left',
+        rank: 90,
+        priority: 1
+      });
+    } else if (!labShell) {
+      statusItem.id = 'ivy-sandbox-status';
+      shell.add(statusItem, 'menu', { rank: 1000 });
+    }
+
+    addCommands({
+      app,
+      model,
+      current,
+      trans,
+      sessionDialogs,
+      openPanel,
+      isPanelVisible: () => panel.isVisible
+    });
+    for (const command of Object.values(CommandIDs)) {
+      palette?.addItem({ command, category: trans.__('Ivy Sandbox') });
+    }
+    const notifier = new DeadlineNotifier({
+      model,
+      ticker,
+      trans,
+      openPanel,
+      openNotebook
+    });
+
+    ticker.ticked.connect(() => {
+      model.checkClock();
+    });
+    current.changed.connect(() => {
+      panel.refresh();
+      statusItem.refresh();
+      void model.refresh();
+    });
+
+    const apply = (preferences: IPreferences): void => {
+      model.intervals = preferences.intervals;
+      notifier.thresholds = preferences.notifies
+        ? preferences.thresholds
+        : null;
+      panel.preferences = preferences;
+      statusItem.preferences = preferences;
+    };
+    apply(DEFAULT_PREFERENCES);
+    settingRegistry
+      ?.load(PLUGIN_ID)
+      .then(settings => {
+        const read = (): void => {
+          apply(readPreferences(settings.composite));
+        };
+        settings.changed.connect(read);
+        read();
+      })
+      .catch((error: unknown) => {
+        console.error('The settings of Ivy Sandbox could not be read', error);
+      });
+
+    // Not before the application is there: the first paint needs the connection more.
+    void app.started.then(() => {
+      model.start();
+    });
+  }
+};
+
+export default plugin;

@@ -1,0 +1,233 @@
+/**
+ * What the server extension and the widget's kernel side say about sandboxes.
+ *
+ * The parsers never throw: a field of the wrong type, a missing one and a negative or absurd
+ * duration read as `null`, an unknown state as `unknown` with the raw word kept. So an older front
+ * end shows less, never something false, when a newer server adds to the documents.
+ */
+
+export const SANDBOX_STATES = [
+  'none',
+  'provisioning',
+  'active',
+  'hibernating',
+  'hibernated',
+  'restoring',
+  'archived',
+  'failed',
+  'expired',
+  'unknown'
+] as const;
+
+export type SandboxState = (typeof SANDBOX_STATES)[number];
+
+/** A status; every duration holds at the moment the status was made. */
+export interface IStatus {
+  readonly state: SandboxState;
+  /** The platform's own word for the state. */
+  readonly rawState: string | null;
+  /** The platform's own word for the step of a start: compute, mount, ready, failed, or another. */
+  readonly phase: string | null;
+  readonly etaMs: number | null;
+  readonly uptimeMs: number | null;
+  /** Epoch ms on the server's clock: only to be shown as a date. */
+  readonly createdMs: number | null;
+  /** Epoch ms on the server's clock: only to be shown as a date. */
+  readonly lastActivityMs: number | null;
+  readonly idleMs: number | null;
+  readonly hibernatesInMs: number | null;
+  readonly expiresInMs: number | null;
+  /** Whether creating it brings its files back; null when nobody knows. */
+  readonly resumable: boolean | null;
+  readonly lifecycleVersion: number | null;
+  readonly error: string | null;
+  readonly dialect: string | null;
+  /** How old the platform's answer already was when the status was made. */
+  readonly ageMs: number;
+  readonly stale: boolean;
+  readonly staleReason: string | null;
+}
+
+/** A hold on a sandbox: a kernel of ours, or a notebook that uses the cell magic. */
+export interface ISession {
+  readonly kernelId: string;
+  readonly notebookPath: string | null;
+  readonly kind: 'kernel' | 'magic';
+}
+
+export interface ISandbox {
+  /** An opaque key, for the REST paths. */
+  readonly id: string;
+  readonly name: string;
+  readonly local: boolean;
+  readonly chatId: string | null;
+  readonly isDefault: boolean;
+  /** The sentence that says which settings are missing. */
+  readonly missing: string | null;
+  readonly canCreate: boolean;
+  readonly canTerminate: boolean;
+  readonly sessions: readonly ISession[];
+  readonly status: IStatus;
+}
+
+/** The body of every error answer of the server extension. */
+export interface IErrorBody {
+  readonly kind: string;
+  readonly message: string;
+}
+
+export type Action = 'create' | 'terminate' | 'reconnect';
+
+type JSONRecord = Record<string, unknown>;
+
+function asRecord(value: unknown): JSONRecord | null {
+  return typeof value === 'object' && value !== null && !Array.isArray(value)
+    ? (value as JSONRecord)
+    : null;
+}
+
+/** A text with something in it, else null. */
+function text(value: unknown): string | null {
+  return typeof value === 'string' && value.trim() !== '' ? value : null;
+}
+
+/** Ten years: beyond it a duration is a misunderstanding, such as an epoch. */
+const LONGEST_DURATION_MS = 10 * 365 * 24 * 3600 * 1000;
+
+function durationMs(value: unknown): number | null {
+  if (typeof value !== 'number' || !Number.isFinite(value)) {
+    return null;
+  }
+  return value > LONGEST_DURATION_MS ? null : Math.max(0, value);
+}
+
+/** The last ms that a JavaScript date can show. */
+const LAST_EPOCH_MS = 8.64e15;
+
+function epochMs(value: unknown): number | null {
+  return typeof value === 'number' && value > 0 && value <= LAST_EPOCH_MS
+    ? value
+    : null;
+}
+
+export function isSandboxState(value: unknown): value is SandboxState {
+  return (SANDBOX_STATES as readonly unknown[]).includes(value);
+}
+
+/** Read a canonical status; anything that is none reads as an unknown state. */
+export function parseStatus(value: unknown): IStatus {
+  const body = asRecord(value) ?? {};
+  const known = isSandboxState(body['state']);
+  return {
+    state: known ? (body['state'] as SandboxState) : 'unknown',
+    rawState: text(body['raw_state']) ?? (known ? null : text(body['state'])),
+    phase: text(body['phase']),
+    etaMs: durationMs(body['eta_ms']),
+    uptimeMs: durationMs(body['uptime_ms']),
+    createdMs: epochMs(body['created_ms']),
+    lastActivityMs: epochMs(body['last_activity_ms']),
+    idleMs: durationMs(body['idle_ms']),
+    hibernatesInMs: durationMs(body['hibernates_in_ms']),
+    expiresInMs: durationMs(body['expires_in_ms']),
+    resumable:
+      typeof body['resumable'] === 'boolean' ? body['resumable'] : null,
+    lifecycleVersion: Number.isSafeInteger(body['lifecycle_version'])
+      ? (body['lifecycle_version'] as number)
+      : null,
+    error: text(body['error']),
+    dialect: text(body['dialect']),
+    ageMs: durationMs(body['age_ms']) ?? 0,
+    stale: body['stale'] === true,
+    staleReason: text(body['stale_reason'])
+  };
+}
+
+function parseSession(value: unknown): ISession | null {
+  const body = asRecord(value);
+  const kernelId = text(body?.['kernel_id']);
+  if (!body || kernelId === null) {
+    return null;
+  }
+  return {
+    kernelId,
+    notebookPath: text(body['notebook_path']),
+    kind: body['kind'] === 'magic' ? 'magic' : 'kernel'
+  };
+}
+
+/** Read a sandbox; null when it has no id, because nothing could be done with it. */
+export function parseSandbox(value: unknown): ISandbox | null {
+  const body = asRecord(value);
+  const id = text(body?.['id']);
+  if (!body || id === null) {
+    return null;
+  }
+  const sessions: unknown[] = Array.isArray(body['sessions'])
+    ? body['sessions']
+    : [];
+  return {
+    id,
+    name: text(body['name']) ?? id,
+    local: body['local'] === true,
+    chatId: text(body['chat_id']),
+    isDefault: body['default'] === true,
+    missing: text(body['missing']),
+    canCreate: body['can_create'] === true,
+    canTerminate: body['can_terminate'] === true,
+    sessions: sessions
+      .map(parseSession)
+      .filter((session): session is ISession => session !== null),
+    status: parseStatus(body['status'])
+  };
+}
+
+/** Read a list of sandboxes; null when the value is not one at all (a login page, say). */
+export function parseSandboxList(value: unknown): ISandbox[] | null {
+  const list = asRecord(value)?.['sandboxes'];
+  if (!Array.isArray(list)) {
+    return null;
+  }
+  const seen = new Set<string>();
+  return (list as unknown[])
+    .map(parseSandbox)
+    .filter((one): one is ISandbox => {
+      if (one === null || seen.has(one.id)) {
+        return false;
+      }
+      seen.add(one.id);
+      return true;
+    });
+}
+
+/** Read the body of an error answer; null when it is not one of the server extension's. */
+export function parseErrorBody(value: unknown): IErrorBody | null {
+  const error = asRecord(asRecord(value)?.['error']);
+  const message = text(error?.['message']);
+  if (message === null) {
+    return null;
+  }
+  return { kind: text(error?.['kind']) ?? 'IvyError', message };
+}
+
+/** Whether the state changes by itself before long. */
+export function isTransitional(state: SandboxState): boolean {
+  return (
+    state === 'provisioning' || state === 'restoring' || state === 'hibernating'
+  );
+}
+
+/** Whether a sandbox in this state may be created (or woken, which is the same request). */
+export function isCreatable(state: SandboxState): boolean {
+  return (
+    state === 'none' ||
+    state === 'hibernated' ||
+    state === 'archived' ||
+    state === 'failed' ||
+    state === 'expired'
+  );
+}
+
+/** Whether there is something in this state that can be terminated. */
+export function isTerminable(state: SandboxState): boolean {
+  return state !== 'none' && state !== 'archived' && state !== 'expired';
+}

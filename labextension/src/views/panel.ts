@@ -1,0 +1,226 @@
+/** The side panel: a card for each sandbox, the one of the notebook in front first. */
+
+import type { TranslationBundle } from '@jupyterlab/translation';
+import type { Message } from '@lumino/messaging';
+import { Widget } from '@lumino/widgets';
+
+import type { SandboxModel } from '../model';
+import type { IPreferences } from '../preferences';
+import type { Action, ISandbox } from '../protocol';
+import { problemSentence } from '../source';
+import { Banner, SandboxCard } from './card';
+import { make, makeIcon, setShown, setText } from './dom';
+import { SessionsView } from './sessions';
+import type { Ticker } from './ticker';
+import { WelcomeView } from './welcome';
+
+export const PANEL_ID = 'ivy-sandbox-panel';
+
+/** What the panel asks of the application. */
+export interface IPanelActions {
+  readonly act: (id: string, action: Action) => void;
+  readonly copyId: (id: string) => void;
+  readonly copyText: (text: string) => void;
+  readonly openNotebook: (path: string) => void;
+  readonly newNotebook: () => void;
+  readonly restartSession: (id: string, kernelId: string) => void;
+}
+
+export interface IPanelOptions {
+  readonly model: SandboxModel;
+  readonly ticker: Ticker;
+  readonly trans: TranslationBundle;
+  readonly actions: IPanelActions;
+  /** Whether the notebook in front runs in this sandbox. */
+  readonly isCurrent: (sandbox: ISandbox) => boolean;
+}
+
+interface IEntry {
+  readonly card: SandboxCard;
+  readonly sessions: SessionsView;
+}
+
+export class SandboxPanel extends Widget {
+  constructor(options: IPanelOptions, preferences: IPreferences) {
+    super();
+    this._options = options;
+    this._preferences = preferences;
+    const { trans, model, ticker, actions } = options;
+    this.id = PANEL_ID;
+    this.addClass('jp-ivy-panel');
+    const label = trans.__('Ask for a fresh status');
+    const refresh = make(
+      'button',
+      'jp-ivy-icon-button',
+      { type: 'button', title: label, 'aria-label': label },
+      [makeIcon('restart')]
+    );
+    refresh.addEventListener('click', () => {
+      void model.refresh(true);
+    });
+    const header = make('div', 'jp-ivy-panel-header', {}, [
+      make('h2', 'jp-ivy-panel-title', {}, [trans.__('Ivy Sandbox')]),
+      refresh
+    ]);
+    this._welcome = new WelcomeView(trans, {
+      newNotebook: actions.newNotebook,
+      copy: actions.copyText
+    });
+    this.node.append(
+      header,
+      make('div', 'jp-ivy-panel-body', {}, [
+        this._problem.node,
+        this._placeholder,
+        this._list,
+        this._welcome.node
+      ])
+    );
+    this.node.tabIndex = -1;
+    this.node.setAttribute('role', 'region');
+    this.node.setAttribute('aria-label', trans.__('Ivy Sandbox'));
+    model.changed.connect(this.refresh, this);
+    ticker.ticked.connect(this._onTick, this);
+    this.refresh();
+  }
+
+  set preferences(preferences: IPreferences) {
+    this._preferences = preferences;
+    this.refresh();
+  }
+
+  /** Draw what the model knows. */
+  refresh(): void {
+    const { model, trans } = this._options;
+    const { knowledge } = model;
+    const now = performance.now();
+    if (knowledge.kind !== 'sandboxes') {
+      this._drawCards([]);
+      const nothing = knowledge.kind === 'nothing' ? knowledge.problem : null;
+      this._problem.show(nothing && problemSentence(nothing, trans));
+      setText(this._placeholder, trans.__('Asking for the sandboxes…'));
+      setShown(this._placeholder, knowledge.kind === 'loading');
+      this._welcome.update(false, false);
+      return;
+    }
+    const sandboxes = this._sorted(knowledge.sandboxes);
+    this._problem.show(
+      knowledge.problem && sandboxes.length === 0
+        ? problemSentence(knowledge.problem, trans)
+        : null
+    );
+    setText(this._placeholder, trans.__('No sandbox is in use.'));
+    setShown(this._placeholder, sandboxes.length === 0);
+    this._drawCards(sandboxes);
+    for (const sandbox of sandboxes) {
+      const entry = this._entries.get(sandbox.id);
+      const failure = model.actionProblem(sandbox.id);
+      entry?.sessions.update(sandbox.sessions);
+      entry?.card.update(
+        {
+          sandbox,
+          status: sandbox.status,
+          receivedMs: knowledge.receivedMs,
+          busyAction: model.busyAction(sandbox.id),
+          actionError: failure && problemSentence(failure, trans),
+          disconnected:
+            knowledge.problem && problemSentence(knowledge.problem, trans),
+          current: this._options.isCurrent(sandbox),
+          thresholds: this._preferences.thresholds,
+          facts: this._preferences.facts
+        },
+        now
+      );
+    }
+    const unused = sandboxes.every(one => one.sessions.length === 0);
+    const usesLocal = sandboxes.some(one => one.local);
+    this._welcome.update(unused, !usesLocal);
+  }
+
+  override dispose(): void {
+    if (this.isDisposed) {
+      return;
+    }
+    this._options.model.changed.disconnect(this.refresh, this);
+    this._options.ticker.ticked.disconnect(this._onTick, this);
+    super.dispose();
+  }
+
+  protected override onAfterShow(message: Message): void {
+    super.onAfterShow(message);
+    this._onTick();
+  }
+
+  protected override onActivateRequest(): void {
+    this.node.focus();
+  }
+
+  private _onTick(): void {
+    if (this.isVisible) {
+      const now = performance.now();
+      for (const { card } of this._entries.values()) {
+        card.tick(now);
+      }
+    }
+  }
+
+  private _sorted(sandboxes: readonly ISandbox[]): ISandbox[] {
+    const rank = (one: ISandbox): number =>
+      this._options.isCurrent(one) ? 0 : one.isDefault ? 1 : 2;
+    // A stable sort: within a rank the server's order stays.
+    return [...sandboxes].sort((a, b) => rank(a) - rank(b));
+  }
+
+  /** Make and drop cards, and put them in order without moving those in place. */
+  private _drawCards(sandboxes: readonly ISandbox[]): void {
+    for (const [id, { card }] of [...this._entries]) {
+      if (!sandboxes.some(one => one.id === id)) {
+        card.node.remove();
+        this._entries.delete(id);
+      }
+    }
+    sandboxes.forEach(({ id }, position) => {
+      let entry = this._entries.get(id);
+      if (!entry) {
+        entry = this._makeEntry(id);
+        this._entries.set(id, entry);
+      }
+      const there = this._list.children.item(position);
+      if (there !== entry.card.node) {
+        this._list.insertBefore(entry.card.node, there);
+      }
+    });
+  }
+
+  private _makeEntry(id: string): IEntry {
+    const { actions, model, trans } = this._options;
+    const card = new SandboxCard({
+      trans,
+      announcesDeadlines: !this._preferences.notifies,
+      onAction: action => {
+        actions.act(id, action);
+      },
+      onCopy: () => {
+        actions.copyId(id);
+      },
+      onOverdue: () => {
+        void model.refresh();
+      }
+    });
+    const sessions = new SessionsView(trans, {
+      open: actions.openNotebook,
+      restart: kernelId => {
+        actions.restartSession(id, kernelId);
+      }
+    });
+    card.extra.append(sessions.node);
+    return { card, sessions };
+  }
+
+  private readonly _options: IPanelOptions;
+  private readonly _entries = new Map<string, IEntry>();
+  private readonly _problem = new Banner('warning', 'stale');
+  private readonly _placeholder = make('p', 'jp-ivy-placeholder');
+  private readonly _list = make('div', 'jp-ivy-cards');
+  private readonly _welcome: WelcomeView;
+  private _preferences: IPreferences;
+}

@@ -1,0 +1,212 @@
+// @vitest-environment jsdom
+
+import { beforeEach, describe, expect, it, vi } from 'vitest';
+
+import { english } from '../src/format';
+import type { Action } from '../src/protocol';
+import { type ICardContent, SandboxCard } from '../src/views/card';
+import { sandbox, STARTING, status } from './samples';
+
+const onAction = vi.fn<(action: Action) => void>();
+const onOverdue = vi.fn();
+
+function makeCard(): SandboxCard {
+  const card = new SandboxCard({
+    trans: english,
+    announcesDeadlines: true,
+    onAction,
+    onOverdue
+  });
+  document.body.replaceChildren(card.node);
+  return card;
+}
+
+function content(
+  fields: Record<string, unknown> = {},
+  rest: Partial<ICardContent> = {}
+): ICardContent {
+  return {
+    sandbox: sandbox(),
+    status: status(fields),
+    receivedMs: 0,
+    busyAction: null,
+    actionError: null,
+    disconnected: null,
+    current: false,
+    ...rest
+  };
+}
+
+/** What a person sees: the text of everything that is not hidden. */
+function seen(node: Element): string {
+  if (node instanceof HTMLElement && node.hidden) {
+    return '';
+  }
+  return [...node.childNodes]
+    .map(one => (one instanceof Element ? seen(one) : one.textContent))
+    .join(' ');
+}
+
+function buttons(card: SandboxCard): string[] {
+  return [...card.node.querySelectorAll<HTMLElement>('.jp-ivy-button')]
+    .filter(one => !one.hidden)
+    .map(one => one.textContent);
+}
+
+function announced(card: SandboxCard): string | null {
+  return card.node.querySelector('[aria-live]')?.textContent ?? null;
+}
+
+function button(card: SandboxCard, action: Action): HTMLElement {
+  const found = card.node.querySelector<HTMLElement>(`[data-action=${action}]`);
+  if (!found) {
+    throw new Error(`No button for ${action}`);
+  }
+  return found;
+}
+
+beforeEach(() => {
+  onAction.mockReset();
+  onOverdue.mockReset();
+});
+
+describe('SandboxCard', () => {
+  it('counts by itself between two statuses', () => {
+    const card = makeCard();
+    card.update(content({ hibernates_in_ms: 250_000 }), 0);
+    expect(seen(card.node)).toContain('4 min 10 s');
+    card.tick(11_000);
+    expect(seen(card.node)).toContain('3 min 59 s');
+  });
+
+  it('shows text of the platform as text', () => {
+    const card = makeCard();
+    const error = '<img src=x onerror=alert(1)>';
+    card.update(
+      content(
+        { state: 'failed', error },
+        { sandbox: sandbox({ name: error }) }
+      ),
+      0
+    );
+    expect(card.node.querySelector('img')).toBeNull();
+    expect(seen(card.node)).toContain(error);
+  });
+
+  it.each([
+    [{ state: 'none' }, ['Create']],
+    [{ state: 'hibernated' }, ['Resume', 'Terminate…']],
+    [{ state: 'failed' }, ['Create', 'Terminate…']],
+    [{ state: 'active' }, ['Reconnect', 'Terminate…']],
+    [{ ...STARTING }, ['Terminate…']],
+    [{ state: 'expired', resumable: false }, ['Create']]
+  ])('in %o offers %o', (fields, expected) => {
+    const card = makeCard();
+    card.update(content(fields), 0);
+    expect(buttons(card)).toEqual(expected);
+  });
+
+  it('offers only what the server allows', () => {
+    const card = makeCard();
+    const locked = sandbox({ can_create: false, can_terminate: false });
+    card.update(content({ state: 'none' }, { sandbox: locked }), 0);
+    expect(buttons(card)).toEqual([]);
+  });
+
+  it('takes no second action while one is under way', () => {
+    const card = makeCard();
+    card.update(content({}, { busyAction: 'terminate' }), 0);
+    expect(buttons(card)).toEqual(['Reconnect', 'Terminating…']);
+    button(card, 'reconnect').click();
+    expect(onAction).not.toHaveBeenCalled();
+    card.update(content(), 0);
+    button(card, 'reconnect').click();
+    expect(onAction).toHaveBeenCalledExactlyOnceWith('reconnect');
+  });
+
+  it('keeps the keyboard focus in the card when a button goes', () => {
+    const card = makeCard();
+    card.update(content({ state: 'none' }), 0);
+    button(card, 'create').focus();
+    card.update(content(), 0);
+    expect(document.activeElement).toBe(button(card, 'reconnect'));
+  });
+
+  it('asks once when a countdown has run out', () => {
+    const card = makeCard();
+    card.update(content({ expires_in_ms: 1000 }), 0);
+    card.tick(1000);
+    card.tick(2000);
+    expect(onOverdue).toHaveBeenCalledOnce();
+    expect(seen(card.node)).toContain('Expired');
+  });
+
+  it('tells a screen reader of a new state, not of its first one', () => {
+    const card = makeCard();
+    card.update(content(STARTING), 0);
+    expect(announced(card)).toBe('');
+    card.update(content(), 0);
+    expect(announced(card)).toBe('Local sandbox: Active');
+  });
+
+  it('tells a screen reader of a deadline twice, not every second', () => {
+    const card = makeCard();
+    card.update(content({ hibernates_in_ms: 602_000 }), 0);
+    const heard = new Set<string | null>();
+    for (let ms = 0; ms < 600_000; ms += 1000) {
+      card.tick(ms);
+      heard.add(announced(card));
+    }
+    expect([...heard]).toEqual([
+      '',
+      'Local sandbox: Hibernates in 10 min, and variables are lost. Run a cell to keep it awake.',
+      'Local sandbox: Hibernates in 2 min 00 s, and variables are lost. Run a cell to keep it awake.'
+    ]);
+  });
+
+  it('says by a word and a shape what it says by a colour', () => {
+    const card = makeCard();
+    card.update(content({ hibernates_in_ms: 60_000 }), 0);
+    expect(seen(card.node)).toContain('Hibernates very soon');
+    const icon = card.node.querySelector<HTMLElement>('.jp-ivy-deadline-icon');
+    expect(icon?.hidden).toBe(false);
+  });
+
+  it('calls the figures of a stale status estimates, and says since when', () => {
+    const card = makeCard();
+    card.update(
+      content({
+        stale: true,
+        stale_reason: 'The platform does not answer.',
+        age_ms: 200_000
+      }),
+      0
+    );
+    const words = seen(card.node);
+    expect(words).toContain(
+      'The platform does not answer. Last seen 3 min ago.'
+    );
+    expect(words).toContain('about 20 min');
+  });
+
+  it('shows steps and an estimate during a start', () => {
+    const card = makeCard();
+    card.update(content(STARTING), 0);
+    expect(seen(card.node)).toContain('About 42 s left');
+    const current = card.node.querySelector('[aria-current=step]');
+    expect(current?.textContent).toBe('Mount: under way');
+    const bar = card.node.querySelector('[role=progressbar]');
+    expect(bar?.getAttribute('aria-valuenow')).toBe('30');
+    card.tick(42_000);
+    expect(seen(card.node)).toContain('Taking longer than estimated');
+    expect(bar?.hasAttribute('aria-valuenow')).toBe(false);
+  });
+
+  it('marks the step at which a start failed', () => {
+    const card = makeCard();
+    card.update(content(STARTING), 0);
+    card.update(content({ state: 'failed', phase: 'failed' }), 0);
+    const failed = card.node.querySelector('[data-progress=failed]');
+    expect(failed?.textContent).toBe('Mount: failed');
+  });
+});

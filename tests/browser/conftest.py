@@ -1,0 +1,159 @@
+"""A real JupyterLab with a real local sandbox behind it, in a real Chromium."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from lab_server import REPOSITORY, RunningLab, running_lab
+from lab_window import WAIT_MS, Lab
+from sandbox_server import RunningSandbox, running_sandbox
+
+CHAT = "chat-in-browser"
+CAMPAIGN = "campaign-in-browser"
+SESSION = "session-in-browser"
+
+CHROMIUM_ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+CONFIG = {"provision_seconds": {"compute": 0.3, "mount": 0.3}, "hibernating_seconds": 0.1}
+"""How the local sandbox is at the start of each test."""
+
+
+def _missing() -> str:
+    """Why no browser test can run here; empty when they can."""
+    for module in ("jupyterlab", "playwright", "ivy_kernel.server_extension"):
+        if importlib.util.find_spec(module) is None:
+            return f"{module} is not installed"
+    if not (REPOSITORY / "ivy_kernel/labextension/package.json").is_file():
+        return "the panel is not built: run `python hatch_build.py`"
+    return "" if chromium() else "there is no Chromium"
+
+
+def chromium() -> str | None:
+    """The path of the Chromium to drive."""
+    return os.environ.get("IVY_TEST_CHROMIUM") or shutil.which("chromium")
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _required() -> None:
+    """Skip, with the reason, where the tests cannot run; fail where they must (in CI)."""
+    if why := _missing():
+        if os.environ.get("CI"):
+            pytest.fail(f"The browser tests cannot run: {why}")
+        pytest.skip(why)
+
+
+@pytest.fixture(scope="package")
+def _shared_sandbox(_required: None) -> Iterator[RunningSandbox]:
+    with running_sandbox(CONFIG) as server:
+        yield server
+
+
+@pytest.fixture
+def sandbox(_shared_sandbox: RunningSandbox) -> Iterator[RunningSandbox]:
+    """The server of the chat's sandbox, which is not started; settings as in ``CONFIG``."""
+    server = _shared_sandbox
+    defaults = {
+        "hibernate_seconds": None,
+        "runtime_seconds": None,
+        "expiry_margin_seconds": 0,
+        "provision_fails_in": "",
+        "rate_limit": None,
+    }
+    server.control({**defaults, **CONFIG})
+    yield server
+    server.control({**defaults, **CONFIG})
+    server.call("POST", f"/v1/sandbox/{CHAT}/terminate")
+
+
+@pytest.fixture(scope="package")
+def running(
+    _shared_sandbox: RunningSandbox, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningLab]:
+    """JupyterLab behind a prefix, as a hub gives it, with the extension as it is shipped."""
+    server = _shared_sandbox
+    settings = {
+        "IVY_API_URL": server.url,
+        "IVY_API_KEY": server.token,
+        "IVY_CHAT_ID": CHAT,
+        "IVY_CAMPAIGN_ID": CAMPAIGN,
+        "IVY_SESSION_ID": SESSION,
+    }
+    with running_lab(tmp_path_factory.mktemp("lab"), settings) as lab:
+        yield lab
+
+
+@pytest.fixture
+def countdowns(running: RunningLab, sandbox: RunningSandbox) -> Iterator[None]:
+    """The status comes from Recoup's API, which knows the deadlines (but no phases)."""
+    recoup = {
+        "recoup_api_url": sandbox.url.removesuffix("/api"),
+        "recoup_api_key": sandbox.token,
+        "recoup_session_id": SESSION,
+    }
+    running.config_file.write_text(json.dumps({"Ivy": recoup}), "utf-8")
+    yield
+    running.config_file.unlink()
+
+
+@pytest.fixture(scope="package")
+def browser(_required: None) -> Iterator[object]:
+    """Chromium with an empty profile."""
+    from playwright.sync_api import expect, sync_playwright
+
+    expect.set_options(timeout=WAIT_MS)
+    # Ended with the package: its event loop must not run while other tests have theirs.
+    with sync_playwright() as playwright:
+        instance = playwright.chromium.launch(executable_path=chromium(), args=CHROMIUM_ARGUMENTS)
+        yield instance
+        instance.close()
+
+
+@pytest.fixture(scope="package")
+def _profile(browser: object) -> Iterator[object]:
+    """One profile for all tests: its cache makes loading JupyterLab twice as fast."""
+    from playwright.sync_api import Browser
+
+    assert isinstance(browser, Browser)
+    context = browser.new_context(viewport={"width": 1400, "height": 900})
+    yield context
+    context.close()
+
+
+@pytest.fixture
+def lab(_profile: object, running: RunningLab, sandbox: RunningSandbox) -> Iterator[Lab]:
+    """A signed-in browser window on JupyterLab; no error may happen in the page."""
+    from playwright.sync_api import BrowserContext
+
+    assert isinstance(_profile, BrowserContext)
+    window = Lab(_profile, running)
+    try:
+        yield window
+        assert window.page_errors == []
+    finally:
+        _profile.set_offline(False)
+        for page in _profile.pages:
+            page.close()
+        running.shut_down_kernels()
+
+
+@pytest.fixture
+def axe_source() -> str:
+    """The accessibility checker axe-core."""
+    path: Path = REPOSITORY / "labextension/node_modules/axe-core/axe.min.js"
+    if not path.is_file():
+        pytest.skip("axe-core is not installed: run `npm ci` in labextension/")
+    return path.read_text("utf-8")

@@ -1,0 +1,124 @@
+"""What a user does and sees in a browser window."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+from lab_server import TOKEN, RunningLab
+from playwright.sync_api import BrowserContext, Error, Locator, Page, Response, expect
+from sandbox_server import RunningSandbox, until
+
+WAIT_MS = 15_000
+
+_KERNEL_IS_READY = """() => {
+  const context = window.jupyterapp?.shell.currentWidget?.context?.sessionContext;
+  const kernel = context?.session?.kernel;
+  return context?.isReady && kernel?.connectionStatus === 'connected' && kernel?.status === 'idle';
+}"""
+
+_IS_RESTORED = """() => {
+  if (window.jupyterapp && window.isRestored === undefined) {
+    window.isRestored = false;
+    void window.jupyterapp.restored.then(() => { window.isRestored = true; });
+  }
+  return window.isRestored;
+}"""
+
+
+class Lab:
+    """A browser window on JupyterLab.
+
+    Parameters
+    ----------
+    context
+        The browser's profile, with cookies and storage of its own.
+    running
+        The server.
+    """
+
+    def __init__(self, context: BrowserContext, running: RunningLab) -> None:
+        self.context = context
+        self.running = running
+        self.page_errors: list[str] = []
+        self.responses: list[Response] = []
+        self.page = self.open_tab(f"lab?reset&token={TOKEN}")
+
+    def open_tab(self, path: str) -> Page:
+        """Another tab of the same browser."""
+        page = self.context.new_page()
+        page.set_default_timeout(WAIT_MS)
+        page.on("pageerror", self._note_error)
+        page.on("response", lambda response: self.responses.append(response))
+        page.goto(self.running.url + path)
+        page.wait_for_function(_IS_RESTORED)
+        page.wait_for_selector("#jupyterlab-splash", state="detached")
+        return page
+
+    def _note_error(self, error: Error) -> None:
+        # JupyterLab's own way of finding out that another tab has the same workspace.
+        if "Window name candidate" not in str(error):
+            self.page_errors.append(str(error))
+
+    def execute(self, command: str, **arguments: Any) -> None:
+        """Run a command; what it does is to be waited for."""
+        # A promise that is returned here would be waited for without any time limit.
+        self.page.evaluate(
+            "([id, args]) => { void window.jupyterapp.commands.execute(id, args) }",
+            [command, arguments],
+        )
+
+    def open_panel(self) -> Locator:
+        """Click the item in the status bar, as a user does; the panel."""
+        panel = self.panel
+        self.page.get_by_role("button", name="Ivy:").click()
+        expect(panel).to_be_visible()
+        return panel
+
+    @property
+    def panel(self) -> Locator:
+        """The side panel."""
+        return self.page.locator("#ivy-sandbox-panel")
+
+    @property
+    def status_item(self) -> Locator:
+        """The item in the status bar."""
+        return self.page.locator(".jp-ivy-status")
+
+    def open_notebook(self, name: str) -> None:
+        """Open a notebook and wait until its kernel can run cells."""
+        self.execute("docmanager:open", path=name)
+        self.page.locator(".jp-NotebookPanel:visible").wait_for()
+        self.wait_for_kernel()
+
+    def wait_for_kernel(self) -> None:
+        """Wait until the current notebook's kernel can run cells."""
+        self.page.wait_for_function(_KERNEL_IS_READY)
+
+    def run_all(self) -> None:
+        """Run all cells of the current notebook."""
+        self.execute("notebook:run-all-cells")
+
+    def outputs(self) -> Locator:
+        """The outputs of the current notebook."""
+        return self.page.locator(".jp-NotebookPanel:visible .jp-OutputArea-output")
+
+    def make_active(self, sandbox: RunningSandbox) -> None:
+        """Have the chat's sandbox created by the server extension, and wait until it is active."""
+        (shown,) = self.running.call("GET", "ivy/sandboxes")["sandboxes"]
+        self.running.call("POST", f"ivy/sandboxes/{shown['id']}/create", {})
+        chat_id = shown["chat_id"]
+        until(lambda: sandbox.status(chat_id)["status"] == "active", "the sandbox is active")
+
+    def state(self, page: Page | None = None) -> Locator:
+        """The state of the first sandbox in the panel."""
+        return (page or self.page).locator("#ivy-sandbox-panel .jp-ivy-chip").first
+
+    def notification(self, text: str) -> Locator:
+        """The notification that says so."""
+        return self.page.locator(".Toastify__toast", has_text=text)
+
+    @staticmethod
+    def path_of(notebook: str) -> str:
+        """The path that opens a notebook in a tab of its own."""
+        return f"lab/workspaces/{quote(notebook, safe='')}/tree/{quote(notebook)}"
