@@ -15,6 +15,7 @@ import time
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -54,6 +55,17 @@ def _sendable(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
+
+
+def _sendable_json(value: Any) -> Any:
+    """The same for every text in a JSON value."""
+    if isinstance(value, str):
+        return _sendable(value)
+    if isinstance(value, dict):
+        return {_sendable_json(key): _sendable_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_sendable_json(item) for item in value]
+    return value
 
 
 def wire_bytes(text: str) -> int:
@@ -148,7 +160,7 @@ class Pacer:
             if message.msg_type == "stream":
                 dropped_bytes += len(message.content["text"].encode("utf-8", "replace"))
             else:
-                self._send(message)
+                self._hand_on(message)
         if dropped_bytes:
             note = f"\n[… interrupted: {dropped_bytes:,} bytes of output are not shown here …]\n"
             self._send(Message("stream", {"name": "stderr", "text": note}))
@@ -200,7 +212,14 @@ class Pacer:
             if self._queue and self._queue[0] is message:
                 self._queue.popleft()
                 self._last_sent = time.monotonic()
-                self._send(message)
+                self._hand_on(message)
+
+    def _hand_on(self, message: Message) -> None:
+        try:
+            self._send(message)
+        except UnicodeEncodeError:  # found out when it is written down, so nothing has gone yet
+            clean = _sendable_json(message.content), _sendable_json(message.metadata)
+            self._send(dataclasses.replace(message, content=clean[0], metadata=clean[1]))
 
     async def _wait_for_room(self, rate: Rate, size: int) -> None:
         while True:

@@ -37,14 +37,23 @@ except ImportError as exc:
 FIRST_STATUS_SECONDS = 2.0
 """How long showing the widget waits for a status, for the text that a saved notebook keeps."""
 
-_static = resources.files("ivy_kernel") / "static"
+
+def _built(name: str) -> str:
+    try:
+        return (resources.files("ivy_kernel") / "static" / name).read_text("utf-8")
+    except FileNotFoundError:
+        raise UsageError(
+            f"The widget's file {name} is not in this installation; in a checkout, run "
+            f"`npm ci && npm run build:prod` in labextension/ first."
+        ) from None
 
 
 class StatusWidget(anywidget.AnyWidget):
     """Shows the state and the countdowns of this notebook's sandbox.
 
     In a notebook with ``%load_ext ivy_kernel``, ``StatusWidget()`` is all there is to say; in the
-    Ivy Sandbox kernel ``%ivy widget`` shows it.
+    Ivy Sandbox kernel ``%ivy widget`` shows it. After ``%ivy attach`` it still shows the sandbox
+    that it showed before, until Reconnect is pressed.
 
     Parameters
     ----------
@@ -56,8 +65,8 @@ class StatusWidget(anywidget.AnyWidget):
         The event loop that the session lives on.
     """
 
-    _esm = (_static / "widget.js").read_text("utf-8")
-    _css = (_static / "widget.css").read_text("utf-8")
+    _esm = _built("widget.js")
+    _css = _built("widget.css")
 
     _watch: Watch | None = None
     _closed = False

@@ -11,6 +11,7 @@ import dataclasses
 import os
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,7 @@ class CellRunner:
         self.local_comms = LocalComms(self._show)
         self._earlier = EarlierCells(self._show)
         self._following = False
+        self._ending = False
         self.features: list[str] = []
         self._pacer = Pacer(
             publish,
@@ -106,7 +108,10 @@ class CellRunner:
         self._task = asyncio.current_task()
         try:
             outcome = await self._run(cell, self._sink_of(cell, ask_user), ask_user)
-            await self._pacer.finish()
+            with suppress(
+                asyncio.CancelledError
+            ):  # an interrupt: the rest of the output is dropped
+                await self._pacer.finish()
             await asyncio.sleep(self._comm_published + COMM_APART_SECONDS - time.monotonic())
         finally:
             self._task = None
@@ -201,7 +206,7 @@ class CellRunner:
         self._pacer.limit_bytes(self._live.current().output_limit_bytes)
         session = self.session()
         outcome = await session.execute(cell, sink)
-        if not session.fresh_wanted:
+        if not session.fresh_wanted and not self._ending:
             self._mark.remove()
         return outcome
 
@@ -290,6 +295,7 @@ class CellRunner:
         restart
             Whether another process takes its place, which must begin with an empty namespace.
         """
+        self._ending = True  # a cell that is interrupted now must leave the mark alone
         self._use.remove()
         if not restart:
             self._mark.remove()

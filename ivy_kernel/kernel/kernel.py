@@ -20,6 +20,7 @@ from IPython.core.inputtransformer2 import TransformerManager
 
 from ivy_kernel._version import __version__
 from ivy_kernel.kernel.history import History
+from ivy_kernel.kernel.wire_text import sendable
 
 if TYPE_CHECKING:
     from ivy_kernel.kernel.cells import CellRunner
@@ -170,15 +171,17 @@ class IvyKernel(Kernel):
         parent = self._cell_parent
         if message.parent_header is not None:
             parent = {"header": message.parent_header}
-        self._wire.send(
-            self.iopub_socket,
-            message.msg_type,
-            message.content,
-            parent=parent,
-            ident=self._topic(message.msg_type),
-            metadata=message.metadata,
-            buffers=list(message.buffers) or None,
-        )
+        options = {
+            "parent": parent,
+            "ident": self._topic(message.msg_type),
+            "metadata": message.metadata,
+            "buffers": list(message.buffers) or None,
+        }
+        try:
+            self._wire.send(self.iopub_socket, message.msg_type, message.content, **options)
+        except Exception:  # jupyter_client raises several kinds for text that is not Unicode
+            content = sendable(message.content)
+            self._wire.send(self.iopub_socket, message.msg_type, content, **options)
 
     # Cells -------------------------------------------------------------------------------------
 
@@ -217,7 +220,8 @@ class IvyKernel(Kernel):
         except BaseException as exc:  # whatever happens, the front end gets its one reply
             self.log.exception("A cell ended in a fault of the kernel")
             outcome = self._faulted(exc, parent, silent=silent)
-        return {**outcome.reply, "execution_count": self._numbered(count, outcome, store_history)}
+        reply: Json = sendable(outcome.reply)
+        return {**reply, "execution_count": self._numbered(count, outcome, store_history)}
 
     async def _run_in_turn(self, cell: Cell, parent: Json, ident: Any) -> Outcome:
         """Run a cell after those that came before it, on whichever channel."""

@@ -6,6 +6,7 @@ import asyncio
 import atexit
 import os
 import sys
+import time
 import uuid
 from contextlib import suppress
 from pathlib import Path
@@ -30,6 +31,8 @@ from ivy_kernel.session import Session
 from ivy_kernel.uses import kernel_id_of
 
 CLOSE_SECONDS = 3.0
+OVERTAKING_SECONDS = 5.0
+"""How long an interrupt waits for its cell to begin."""
 
 
 @magics_class
@@ -118,23 +121,24 @@ class IvyMagics(Magics):
             header={"msg_id": uuid.uuid4().hex, "msg_type": "execute_request"},
         )
 
-        async def work(post: Post) -> Outcome:
-            return await self._in_sandbox(options, cell, post)
+        running = _Running()
 
-        async def stop() -> None:
-            await self.sessions.session(options.chat_id).interrupt()
+        async def work(post: Post) -> Outcome:
+            return await self._in_sandbox(options, cell, post, running)
 
         outcome, output = wait_in_cell(
-            self._ipython, work, stop=stop, thread=self.thread, is_remote=True
+            self._ipython, work, stop=running.stop, thread=self.thread, is_remote=True
         )
         if outcome.reply["status"] == "error":
             raise exception_for(outcome.reply, outcome.fate) from None
         if options.out:
             self._ipython.user_ns[options.out] = output.kept()
 
-    async def _in_sandbox(self, options: CellOptions, cell: Cell, post: Post) -> Outcome:
+    async def _in_sandbox(
+        self, options: CellOptions, cell: Cell, post: Post, running: _Running
+    ) -> Outcome:
         settings = self.sessions.settings_of(options.chat_id).current()
-        session = self.sessions.session(options.chat_id)
+        session = running.session = self.sessions.session(options.chat_id)
         pacer = Pacer(
             post,
             rate=JUPYTER_SERVER_RATE if "JPY_SESSION_NAME" in os.environ else None,
@@ -156,7 +160,7 @@ class IvyMagics(Magics):
             outcome = await run_cell(
                 session, options, cell, sink, tool_seconds=settings.cell_timeout_seconds
             )
-            await pacer.finish()
+            await running.finish(pacer)
         finally:
             self.sessions.cell_sink = None
             for question in questions:  # the cell is over, so nobody waits for the answer
@@ -168,6 +172,31 @@ class IvyMagics(Magics):
         parent = self._kernel.get_parent() if self._kernel is not None else {}
         content: Json = (parent or {}).get("content") or {}
         return content
+
+
+class _Running:
+    """What an interrupt has to stop: the cell, or what is left to show of it."""
+
+    def __init__(self) -> None:
+        self.session: Session | None = None
+        self._finishing: asyncio.Future[None] | None = None
+
+    async def finish(self, pacer: Pacer) -> None:
+        """Let all that the cell has shown arrive."""
+        self._finishing = asyncio.ensure_future(pacer.finish())
+        await asyncio.wait({self._finishing})
+
+    async def stop(self) -> None:
+        """Called for the first Ctrl-C, which may overtake the cell that it is meant for."""
+        deadline = time.monotonic() + OVERTAKING_SECONDS
+        while time.monotonic() < deadline:
+            if self._finishing is not None:
+                self._finishing.cancel()
+                return
+            if self.session is not None and self.session.busy:
+                await self.session.interrupt()
+                return
+            await asyncio.sleep(0.01)
 
 
 async def _answer(session: Session, request: Message, post: Post) -> None:

@@ -11,6 +11,7 @@ from ivy_kernel.errors import (
     NoAnswerError,
     SandboxLostError,
     ToolTimeoutError,
+    UnexpectedStatusError,
 )
 from ivy_kernel.models import Fate, Json, Message, Outcome, Sink
 
@@ -68,7 +69,8 @@ def show_error(sink: Sink, name: str, sentence: str, fate: Fate, traceback: str 
 def show_ivy_error(sink: Sink, error: IvyError) -> Outcome:
     """End a cell with one of this package's errors, and say what is known of its fate."""
     name = type(error).__name__
-    if isinstance(error, NoAnswerError | AnswerError):
+    unknown_fault = isinstance(error, UnexpectedStatusError) and error.status_code >= 500
+    if unknown_fault or isinstance(error, NoAnswerError | AnswerError):
         sentence = (
             f"{error} The cell was sent, so it may have run; it was not sent again. Look at its "
             f"effects before you run it again."

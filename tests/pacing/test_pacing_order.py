@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jupyter_client.session import json_packer
 from recorded import FrontEnd, flattened, other, pacer, stream
 
 from ivy_kernel.models import Message
@@ -50,8 +51,6 @@ def test_text_and_order_are_kept_exactly(
 
 async def test_halves_of_a_character_are_joined_and_lone_ones_replaced(tmp_path: Path) -> None:
     """UTF-8 cannot carry them, and the kernel must not end for a text that it cannot send."""
-    from jupyter_client.session import json_packer
-
     front_end = FrontEnd()
     pace = pacer(front_end, tmp_path)
     for text in ("snake: \ud83d", "\udc0d", " half: \ud83d", " end \udc0d"):
@@ -59,6 +58,31 @@ async def test_halves_of_a_character_are_joined_and_lone_ones_replaced(tmp_path:
     await pace.finish()
     assert front_end.text() == "snake: 🐍 half: \ufffd end \ufffd"
     assert all(json_packer(m.content) for m in front_end.messages)
+
+
+async def test_a_display_that_utf8_cannot_carry_is_shown_with_replacements(
+    tmp_path: Path,
+) -> None:
+    """It and all that follows arrives, through the packer that the kernel sends with."""
+    front_end = FrontEnd()
+    pace = pacer(front_end, tmp_path)
+    packed: list[bytes] = []
+
+    def send(message: Message) -> None:
+        packed.append(json_packer({"content": message.content, "metadata": message.metadata}))
+        front_end(message)
+
+    pace._send = send
+    bad = {"data": {"text/plain": "\ud83d", "x": ["a\udc0d", 5, None, {"k\ud83d": True}]}}
+    pace(Message("display_data", bad, metadata={"m": "\ud83d"}))
+    pace(other("display_data", number=2))
+    await pace.finish()
+    assert front_end.messages[0].content == {
+        "data": {"text/plain": "\ufffd", "x": ["a\ufffd", 5, None, {"k\ufffd": True}]}
+    }
+    assert front_end.messages[0].metadata == {"m": "\ufffd"}
+    assert front_end.messages[1].content == {"number": 2}
+    assert len(packed) == 2
 
 
 async def test_the_first_message_goes_at_once(tmp_path: Path) -> None:

@@ -153,9 +153,11 @@ class Link:
                 return None
             except Exception as error:
                 pause_seconds = backoff.failed(error)
-                if self._loop.time() + pause_seconds > deadline or is_final(
-                    error, backoff.failures
-                ):
+                times = backoff.same_failures
+                is_gone = isinstance(error, NoAgentError) and times > 1
+                if is_gone or is_final(error, times):
+                    return None
+                if self._loop.time() + pause_seconds > deadline:
                     return None
                 await asyncio.sleep(pause_seconds)
         return None
