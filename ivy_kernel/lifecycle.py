@@ -84,6 +84,7 @@ class Lifecycle:
     ) -> None:
         self._connect = connect
         self._client: IvyClient | None = None
+        self._connecting = asyncio.Lock()
         self._start_timeout_seconds = start_timeout_seconds
         self._missing_campaign = missing_campaign
         self._api_url = api_url
@@ -134,9 +135,10 @@ class Lifecycle:
 
     async def client(self) -> IvyClient:
         """The platform's client."""
-        if self._client is None:
-            self._client = await self._connect()
-        return self._client
+        async with self._connecting:  # two callers at once must not connect twice
+            if self._client is None:
+                self._client = await self._connect()
+            return self._client
 
     async def aclose(self) -> None:
         """Close the connections; the next call opens new ones."""

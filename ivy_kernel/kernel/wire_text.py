@@ -1,4 +1,4 @@
-"""Text that jupyter_client can send: it refuses lone surrogates, which Python's own text may hold."""
+"""Text that jupyter_client can send: no lone surrogates, which Python's own text may hold."""
 
 from __future__ import annotations
 

@@ -12,13 +12,12 @@ import pytest
 sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parent)]
 
 from jupyter_server_driver import (  # noqa: E402 - found by the line above
+    MARKED_KEY,
     RunningJupyter,
     ServerHome,
     running_jupyter,
 )
 from sandbox_server import RunningSandbox, running_sandbox, until  # noqa: E402 - likewise
-
-MARKED_KEY = "ivy_marked0key0that0must0appear0nowhere"
 
 LOCAL_PROGRAM = """
 from jupyter_server.auth import Authorizer

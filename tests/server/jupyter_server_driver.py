@@ -36,6 +36,8 @@ Json = dict[str, Any]
 START_SECONDS = 40.0
 STOP_SECONDS = 20.0
 TOKEN = "a-token-of-the-jupyter-server"
+MARKED_KEY = "ivy_marked0key0that0must0appear0nowhere"
+"""The platform's key, to be searched for where it must not be."""
 
 _OTHERS = ("jupyter_lsp", "jupyter_server_terminals", "jupyterlab", "notebook", "notebook_shim")
 

@@ -31,6 +31,7 @@ class FakePlatform:
         self.answers = True
         self.asked = 0
         self.creates = 0
+        self.asked_again = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
@@ -52,6 +53,8 @@ class FakePlatform:
                 await writer.drain()
                 return
             self.asked += 1
+            if self.asked > 1:
+                self.asked_again.set()
             if self.answers:
                 head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n"
                 writer.write(head + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY)
@@ -148,6 +151,16 @@ async def test_the_same_action_at_the_same_time_is_one(
     with pytest.raises(RateLimitedError):  # a later one is another
         await asyncio.wait_for(board.act(sandbox_id, "create"), 10)
     assert platform.creates == 2
+
+
+async def test_an_active_sandbox_is_not_asked_as_often_as_one_that_starts(
+    board: Board, platform: FakePlatform
+) -> None:
+    """The monitor does not take its own answers for news that call for haste."""
+    with board.listen():
+        await board.read()
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(platform.asked_again.wait(), 2.5)
 
 
 async def test_who_comes_back_after_a_while_gets_a_new_status(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from conftest import MARKED_KEY
-from jupyter_server_driver import RunningJupyter
+from jupyter_server_driver import MARKED_KEY, RunningJupyter
 from sandbox_server import until
 
 
