@@ -85,7 +85,7 @@ class Lifecycle:
         self._connect = connect
         self._client: IvyClient | None = None
         self._connecting = asyncio.Lock()
-        self._start_timeout_seconds = start_timeout_seconds
+        self.start_timeout_seconds = start_timeout_seconds
         self._missing_campaign = missing_campaign
         self._api_url = api_url
         self._connect_recoup = connect_recoup
@@ -255,7 +255,7 @@ class Lifecycle:
         SandboxError
             When it is still starting after ``start_timeout_seconds``.
         """
-        deadline = monotonic_seconds() + self._start_timeout_seconds
+        deadline = monotonic_seconds() + self.start_timeout_seconds
         while True:
             pause = LONGEST_POLL_SECONDS
             try:
@@ -278,7 +278,7 @@ class Lifecycle:
                     pause = min(max(eta / 2, SHORTEST_POLL_SECONDS), LONGEST_POLL_SECONDS)
             if monotonic_seconds() + pause > deadline:
                 raise SandboxError(
-                    f"{self.name} is still starting after {self._start_timeout_seconds:.0f} s; it "
+                    f"{self.name} is still starting after {self.start_timeout_seconds:.0f} s; it "
                     f"goes on starting. Run the cell again in a while, or raise the setting "
                     f"start_timeout_seconds."
                 )

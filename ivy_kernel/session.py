@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
@@ -109,6 +110,7 @@ class Session:
         self._preparing: asyncio.Future[Any] | None = None
         self._tool: NamedTool | None = None
         self._busy = False
+        self._not_ready_until = math.inf
         self._keeper: asyncio.Future[None] | None = None
         self._lock = asyncio.Lock()
 
@@ -138,6 +140,7 @@ class Session:
     async def _in_turn(self, work: Callable[[], Awaitable[Outcome]], sink: Sink) -> Outcome:
         async with self._lock:
             self._busy = True
+            self._not_ready_until = monotonic_seconds() + self.lifecycle.start_timeout_seconds
             try:
                 return await work()
             except IvyError as error:
@@ -155,8 +158,8 @@ class Session:
             self._tool = tool
             try:
                 return await tool.execute(tools, cell, sink)
-            except NotReadyError:  # it said that nothing ran
-                waited = await self._interruptible(self._wait(sink), sink)
+            except NotReadyError as error:  # it said that nothing ran
+                waited = await self._interruptible(self._wait_after(error, sink), sink)
                 if isinstance(waited, Outcome):
                     return waited
             except NotFoundError as error:
@@ -407,7 +410,12 @@ class Session:
         return status
 
     async def _wait_after(self, error: NotReadyError, sink: Sink) -> None:
-        """Wait until the next try of what was "not ready", also if the status says that it is."""
+        """Wait until the next try of what was "not ready", also if the status says that it is.
+
+        Not for ever: after the time that a start may take, the error is the cell's end.
+        """
+        if monotonic_seconds() > self._not_ready_until:
+            raise error
         await asyncio.sleep(error.retry_after_seconds or NOT_READY_PAUSE_SECONDS)
         await self._wait(sink)
 

@@ -24,11 +24,18 @@ EXIT_USAGE = 2
 """The command line or a setting is wrong; nothing ran."""
 EXIT_INTERRUPTED = 130
 
+DEBUG_FLAG = {
+    "debug": (
+        {"Application": {"log_level": "DEBUG"}},
+        "Log much, on stderr.",
+    )
+}
 JSON_FLAG = {
+    **DEBUG_FLAG,
     "json": (
         {"IvyCommandApp": {"as_json": True}},
         "Print one JSON object, for scripts.",
-    )
+    ),
 }
 YES_FLAG = {
     "yes": (
@@ -46,6 +53,7 @@ class IvyCommandApp(JupyterApp):
     """
 
     version = __version__
+    flags = DEBUG_FLAG
     classes = [Ivy]  # noqa: RUF012 - the way that traitlets applications are declared
     as_json = Bool(False, help="Print one JSON object, for scripts.").tag(config=True)
     yes = Bool(False, help="Do not ask.").tag(config=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from traitlets import Bool, Unicode
 
-from ivy_kernel.cli.base import EXIT_FAILED, IvyCommandApp, print_line
+from ivy_kernel.cli.base import DEBUG_FLAG, EXIT_FAILED, IvyCommandApp, print_line
 from ivy_kernel.errors import IvyError, UsageError
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 RUN_ALIASES = {"output": "RunApp.output"}
 RUN_FLAGS = {
+    **DEBUG_FLAG,
     "inplace": ({"RunApp": {"inplace": True}}, "Write the executed notebook over the original."),
     "no-progress": ({"RunApp": {"progress": False}}, "Show no progress bar."),
 }

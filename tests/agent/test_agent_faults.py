@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
+import pytest_asyncio
 from far_side import Far, port_of, route_to, until
 from fault_proxy import FaultProxy, Faults
 from sandbox_server import RunningSandbox, running_sandbox
 
 from ivy_kernel.errors import NetworkError
 from ivy_kernel.routes.agent import ReachableAgain, Unreachable
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 CELLS = int(os.environ.get("IVY_FAULT_CELLS", "60"))
 """1000 for the long run."""
@@ -37,9 +40,33 @@ def sandbox() -> Iterator[RunningSandbox]:
         yield server
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def network(sandbox: RunningSandbox) -> AsyncIterator[FaultProxy]:
+    """A network to the server that can be made worse."""
+    async with FaultProxy(port_of(sandbox), Faults()).running() as proxy:
+        yield proxy
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(sandbox: RunningSandbox, network: FaultProxy) -> AsyncIterator[Far]:
+    """One session through that network for all tests that leave it living."""
+    async with route_to(sandbox, proxy=network, kernel="shell") as far:
+        await far.run("1")
+        yield far
+
+
+@pytest.fixture
+def far(shared: Far, network: FaultProxy) -> Iterator[Far]:
+    """The shared session, on a network that is whole again after each test."""
+    network.counts.clear()
+    yield shared
+    network.faults = Faults()
+    network.is_out = False
+
+
 async def count(far: Far, cells: int) -> None:
     """Run numbered cells that leave three kinds of traces, and check each one's own output."""
-    assert (await far.run("seen = []")).fate == "succeeded"
+    assert (await far.run("seen = []; open('seen.txt', 'w').close()")).fate == "succeeded"
     for number in range(cells):
         ran = await far.run(
             f"seen.append({number})\n"
@@ -90,104 +117,78 @@ async def test_every_cell_runs_exactly_once_where_calls_are_queued() -> None:
 @pytest.mark.parametrize(
     "fault", ["lost_answer", "lost_request", "broken_body", "cut_body", "dripped", "doubled"]
 )
-async def test_each_fault_alone(sandbox: RunningSandbox, fault: str) -> None:
+async def test_each_fault_alone(far: Far, network: FaultProxy, fault: str) -> None:
     """Half of all calls suffer from one fault; every cell runs once."""
-    async with (
-        FaultProxy(port_of(sandbox), Faults()).running() as proxy,
-        route_to(sandbox, proxy=proxy, kernel="shell") as far,
-    ):
-        await far.route.open()
-        proxy.faults = Faults(**{fault: 0.5})
-        await count(far, 4)
-        await check(far, 4)
-        assert proxy.counts[fault] > 0
+    network.faults = Faults(**{fault: 0.5})
+    await count(far, 4)
+    await check(far, 4)
+    assert network.counts[fault] > 0
 
 
 @pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
-async def test_each_status_alone(sandbox: RunningSandbox, status: int) -> None:
+async def test_each_status_alone(far: Far, network: FaultProxy, status: int) -> None:
     """Half of all calls are answered with one error status; every cell runs once."""
-    async with (
-        FaultProxy(port_of(sandbox), Faults()).running() as proxy,
-        route_to(sandbox, proxy=proxy, kernel="shell") as far,
-    ):
-        await far.route.open()
-        proxy.faults = Faults(statuses=((status, 0.5),))
-        await count(far, 4)
-        await check(far, 4)
-        assert proxy.counts[str(status)] > 0
+    network.faults = Faults(statuses=((status, 0.5),))
+    await count(far, 4)
+    await check(far, 4)
+    assert network.counts[str(status)] > 0
 
 
-async def test_retry_after_is_honoured(sandbox: RunningSandbox) -> None:
+async def test_retry_after_is_honoured(far: Far, network: FaultProxy) -> None:
     """After a 429 nothing is sent before the time that it names."""
-    async with (
-        FaultProxy(port_of(sandbox), Faults()).running() as proxy,
-        route_to(sandbox, proxy=proxy, kernel="shell") as far,
-    ):
-        await far.run("1")
-        proxy.faults = Faults(statuses=((429, 1.0),), retry_after_seconds=2)
-        running = far.begin("2")
-        await until(lambda: proxy.counts["429"], "the refusal")
-        proxy.faults = Faults()
-        assert (await running.end()).fate == "succeeded"
-        assert far.tools.log[-1][0] - far.tools.log[-2][0] > 0.9
+    await far.run("1")
+    network.faults = Faults(statuses=((429, 1.0),), retry_after_seconds=2)
+    running = far.begin("2")
+    await until(lambda: network.counts["429"], "the refusal")
+    network.faults = Faults()
+    assert (await running.end()).fate == "succeeded"
+    assert far.tools.log[-1][0] - far.tools.log[-2][0] > 0.9
 
 
-async def test_a_stalled_answer_does_not_hold_a_cell_up(sandbox: RunningSandbox) -> None:
+async def test_a_stalled_answer_does_not_hold_a_cell_up(far: Far, network: FaultProxy) -> None:
     """When an answer never comes another call fetches it, long before the stalled one times out."""
-    async with (
-        FaultProxy(port_of(sandbox), Faults()).running() as proxy,
-        route_to(sandbox, proxy=proxy, kernel="shell") as far,
-    ):
-        await far.run("1")
-        proxy.faults = Faults(stalled=1.0)
-        running = far.begin("seen = 'once'\nprint(seen)")
-        await until(lambda: proxy.counts["stalled"], "the stall")
-        proxy.faults = Faults()
-        ran = await asyncio.wait_for(running.end(), 8)
-        assert (ran.fate, ran.text) == ("succeeded", "once\n")
+    await far.run("1")
+    network.faults = Faults(stalled=1.0)
+    running = far.begin("seen = 'once'\nprint(seen)")
+    await until(lambda: network.counts["stalled"], "the stall")
+    network.faults = Faults()
+    ran = await asyncio.wait_for(running.end(), 8)
+    assert (ran.fate, ran.text) == ("succeeded", "once\n")
 
 
-async def test_an_outage_in_the_middle_of_a_cell(sandbox: RunningSandbox) -> None:
+async def test_an_outage_in_the_middle_of_a_cell(far: Far, network: FaultProxy) -> None:
     """Two seconds without any connection cost neither the cell nor its output."""
-    async with (
-        FaultProxy(port_of(sandbox), Faults()).running() as proxy,
-        route_to(sandbox, proxy=proxy, kernel="shell") as far,
-    ):
-        await far.run("1")
-        running = far.begin(
-            "import time\nfor i in range(30):\n    print(i, flush=True); time.sleep(0.1)"
-        )
-        await until(lambda: running.text, "first output")
-        proxy.is_out = True
-        await asyncio.sleep(2.0)
-        proxy.is_out = False
-        ran = await running.end()
-        assert ran.fate == "succeeded"
-        assert ran.text == "".join(f"{i}\n" for i in range(30))
+    await far.run("1")
+    running = far.begin(
+        "import time\nfor i in range(30):\n    print(i, flush=True); time.sleep(0.1)"
+    )
+    await until(lambda: running.text, "first output")
+    network.is_out = True
+    await asyncio.sleep(2.0)
+    network.is_out = False
+    ran = await running.end()
+    assert ran.fate == "succeeded"
+    assert ran.text == "".join(f"{i}\n" for i in range(30))
 
 
-async def test_answers_that_overtake_each_other_are_put_in_order(sandbox: RunningSandbox) -> None:
+async def test_answers_that_overtake_each_other_are_put_in_order(
+    far: Far, network: FaultProxy
+) -> None:
     """Several polls in flight with random delays still give the output in order."""
-    async with (
-        FaultProxy(port_of(sandbox), Faults(delayed=0.9, delay_seconds=0.4)).running() as proxy,
-        route_to(sandbox, proxy=proxy, kernel="shell") as far,
-    ):
-        code = "import time\nfor i in range(150):\n    print(i, flush=True); time.sleep(0.02)"
-        ran = await far.run(code)
-        assert ran.text == "".join(f"{i}\n" for i in range(150))
+    network.faults = Faults(delayed=0.9, delay_seconds=0.4)
+    code = "import time\nfor i in range(150):\n    print(i, flush=True); time.sleep(0.02)"
+    ran = await far.run(code)
+    assert ran.text == "".join(f"{i}\n" for i in range(150))
 
 
-async def test_a_cell_after_the_idle_connection_was_closed(sandbox: RunningSandbox) -> None:
+async def test_a_cell_after_the_idle_connection_was_closed(far: Far, network: FaultProxy) -> None:
     """A connection that the gateway closed while nobody spoke costs no cell."""
-    async with (
-        FaultProxy(port_of(sandbox), Faults(close_idle_after_seconds=0.2)).running() as proxy,
-        route_to(sandbox, proxy=proxy, kernel="shell") as far,
-    ):
-        await far.run("n = 0")
-        for _ in range(3):
-            await asyncio.sleep(0.4)
-            assert (await far.run("n += 1")).fate == "succeeded"
-        assert (await far.run("n")).result == "3"
+    network.faults = Faults(close_idle_after_seconds=0.2)
+    await far.run("n = 0")
+    for _ in range(3):
+        await asyncio.sleep(0.4)
+        assert (await far.run("n += 1")).fate == "succeeded"
+    assert (await far.run("n")).result == "3"
 
 
 async def test_a_cell_longer_than_the_cap_goes_on_and_can_be_stopped() -> None:
@@ -231,24 +232,21 @@ async def test_an_outage_is_told_and_its_end_too(
         assert len(far.seen(Unreachable)) == len(far.seen(ReachableAgain)) == 1
 
 
-async def test_giving_up_calls_the_outcome_unknown(sandbox: RunningSandbox) -> None:
+async def test_giving_up_calls_the_outcome_unknown(far: Far, network: FaultProxy) -> None:
     """A cell that was running when the network went is unknown when the user gives up."""
-    async with (
-        FaultProxy(port_of(sandbox), Faults()).running() as proxy,
-        route_to(sandbox, proxy=proxy, kernel="shell") as far,
-    ):
-        await far.run("1")
-        running = far.begin("import time\nprint('on', flush=True)\ntime.sleep(60)")
-        await until(lambda: running.text, "first output")
-        proxy.is_out = True
-        said = await far.route.interrupt(running.message_id, deadline_seconds=0.3)
-        assert said == "unreachable"
-        far.route.give_up(running.message_id)
-        ran = await running.end()
-        proxy.is_out = False
-        assert ran.fate == "unknown"
-        assert ran.messages[-1].msg_type == "error"
-        assert ran.messages[-1].content["evalue"] == ran.outcome.reply["evalue"]
+    await far.run("1")
+    running = far.begin("import time\nprint('on', flush=True)\ntime.sleep(60)")
+    await until(lambda: running.text, "first output")
+    network.is_out = True
+    said = await far.route.interrupt(running.message_id, deadline_seconds=0.3)
+    assert said == "unreachable"
+    far.route.give_up(running.message_id)
+    ran = await running.end()
+    network.is_out = False
+    assert await far.route.interrupt(running.message_id) == "sent"
+    assert ran.fate == "unknown"
+    assert ran.messages[-1].msg_type == "error"
+    assert ran.messages[-1].content["evalue"] == ran.outcome.reply["evalue"]
 
 
 async def test_when_nothing_can_be_reached_at_all_the_error_says_so(

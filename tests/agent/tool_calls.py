@@ -46,6 +46,7 @@ class HttpTools:
             base_url=url,
             headers={"Authorization": f"Bearer {token}"},
             trust_env=False,
+            verify=False,  # plain http, and loading the authorities takes longer than a cell
             limits=httpx.Limits(keepalive_expiry=300),
         )
 

@@ -47,7 +47,7 @@ def chromium() -> str | None:
     return os.environ.get("IVY_TEST_CHROMIUM") or shutil.which("chromium")
 
 
-@pytest.fixture(scope="package", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _required() -> None:
     """Skip, with the reason, where the tests cannot run; fail where they must (in CI)."""
     if why := _missing():
@@ -56,7 +56,7 @@ def _required() -> None:
         pytest.skip(why)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def _shared_sandbox(_required: None) -> Iterator[RunningSandbox]:
     with running_sandbox(CONFIG) as server:
         yield server
@@ -79,7 +79,7 @@ def sandbox(_shared_sandbox: RunningSandbox) -> Iterator[RunningSandbox]:
     server.call("POST", f"/v1/sandbox/{CHAT}/terminate")
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def running(
     _shared_sandbox: RunningSandbox, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RunningLab]:
@@ -109,20 +109,20 @@ def countdowns(running: RunningLab, sandbox: RunningSandbox) -> Iterator[None]:
     running.config_file.unlink()
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def browser(_required: None) -> Iterator[object]:
     """Chromium with an empty profile."""
     from playwright.sync_api import expect, sync_playwright
 
     expect.set_options(timeout=WAIT_MS)
-    # Ended with the package: its event loop must not run while other tests have theirs.
+    # Ended with the module: its event loop must not run while other tests have theirs.
     with sync_playwright() as playwright:
         instance = playwright.chromium.launch(executable_path=chromium(), args=CHROMIUM_ARGUMENTS)
         yield instance
         instance.close()
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def _profile(browser: object) -> Iterator[object]:
     """One profile for all tests: its cache makes loading JupyterLab twice as fast."""
     from playwright.sync_api import Browser

@@ -136,7 +136,11 @@ def running_lab(
         '{"fetchNews": "false", "checkForUpdates": false}', "utf-8"
     )
     environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith("JPY_")},
+        **{
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("IVY_", "RECOUP_", "JPY_"))
+        },
         "PYTHONPATH": str(REPOSITORY),
         "JUPYTER_CONFIG_DIR": str(directories["config"]),
         "JUPYTER_CONFIG_PATH": str(REPOSITORY / "jupyter-config"),

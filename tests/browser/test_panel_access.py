@@ -128,7 +128,7 @@ def test_accessible(
             }"""
         )
 
-    expect(lab.state()).to_have_text("Not started")
+    expect(lab.panel.get_by_role("button", name="Create")).to_be_visible()
     assert violations() == []
     lab.make_active(sandbox)
     expect(lab.state()).to_have_text("Active")

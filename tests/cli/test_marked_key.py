@@ -50,7 +50,7 @@ def marked_command_lines() -> list[str]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 @pytest.mark.parametrize("route", ["notebook", "auto"])
-def test_the_key_is_found_nowhere(tmp_path: Path, route: str) -> None:
+def test_the_kernel_shows_no_key(tmp_path: Path, route: str) -> None:
     """Cells, errors, magics, commands and logs at DEBUG: only the environment has it."""
     home = Home(tmp_path / "home")
     said: list[str] = []
@@ -89,7 +89,17 @@ def test_the_key_is_found_nowhere(tmp_path: Path, route: str) -> None:
             assert "well again" in said[-1]
         assert log.stat().st_size > 1000
         assert "httpcore" in log.read_text()
+        assert marked_files(home.path, server.root) == []
+    assert not [text[:200] for text in said if MARK in text]
 
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_the_command_line_shows_no_key(tmp_path: Path) -> None:
+    """Each command, its errors, its log at DEBUG and the notebook that it writes."""
+    home = Home(tmp_path / "home")
+    said: list[str] = []
+    with running_sandbox(token=KEY) as server:
+        variables = kernel_variables(server, "marked")
         notebook = home.work / "n.ipynb"
         cell = {
             "cell_type": "code", "execution_count": None, "id": "a", "metadata": {}, "outputs": [],
@@ -98,11 +108,11 @@ def test_the_key_is_found_nowhere(tmp_path: Path, route: str) -> None:
         content = {"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
         notebook.write_text(json.dumps(content))
         commands = [
-            ["status", "--debug"],
+            ["status", "--Application.log_level=DEBUG"],
             ["create", "--json"],
-            ["doctor", "--debug"],
+            ["doctor", "--Application.log_level=DEBUG"],
             ["doctor", "--json"],
-            ["run", "n.ipynb", "--debug"],
+            ["run", "n.ipynb", "--Application.log_level=DEBUG"],
             ["files"],
             ["terminate", "--yes"],
         ]
@@ -110,13 +120,15 @@ def test_the_key_is_found_nowhere(tmp_path: Path, route: str) -> None:
             said += command_line(home, variables, arguments)
         said += command_line(home, {**variables, "IVY_API_KEY": WRONG_KEY}, ["doctor"])
         nowhere = {**variables, "IVY_API_URL": "ftp://127.0.0.1/api"}
-        said += command_line(home, nowhere, ["status"])
+        said += command_line(home, nowhere, ["status"], usage_error=True)
         assert (home.work / "n.executed.ipynb").is_file()
         assert marked_files(home.path, server.root) == []
     assert not [text[:200] for text in said if MARK in text]
 
 
-def command_line(home: Home, variables: dict[str, str], arguments: list[str]) -> list[str]:
+def command_line(
+    home: Home, variables: dict[str, str], arguments: list[str], *, usage_error: bool = False
+) -> list[str]:
     """All that a command says."""
     process = subprocess.run(
         [sys.executable, "-m", "ivy_kernel.cli", *arguments],
@@ -128,6 +140,7 @@ def command_line(home: Home, variables: dict[str, str], arguments: list[str]) ->
         check=False,
     )
     assert process.stdout + process.stderr
+    assert (process.returncode == 2) is usage_error, process.stderr
     return [process.stdout, process.stderr]
 
 

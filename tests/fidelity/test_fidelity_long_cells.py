@@ -29,12 +29,12 @@ def test_a_cell_longer_than_the_cap_streams_to_its_end(
         "import time\nfor n in range(20):\n"
         "    print('tick', n, time.time(), flush=True)\n    time.sleep(1)\n'the end'"
     )
-    messages, lags = [], []
+    messages, lags = [], list[float]()
     while not any(m["content"].get("execution_state") == "idle" for m in messages):
         messages.append(kernel.next_message(message_id, time.monotonic() + 15))
         if messages[-1]["msg_type"] == "stream":
-            for line in messages[-1]["content"]["text"].splitlines():
-                lags.append(time.time() - float(line.split()[2]))
+            lines = messages[-1]["content"]["text"].splitlines()
+            lags += [time.time() - float(line.split()[2]) for line in lines]
     run = kernel.finish(message_id, earlier=messages)
     assert run.result == "'the end'"
     assert [line.split()[1] for line in run.text().splitlines()] == [str(n) for n in range(20)]

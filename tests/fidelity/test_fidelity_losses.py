@@ -96,7 +96,7 @@ def test_a_python_killed_between_cells_is_told_before_the_next(start_kernel: Sta
 
 
 def test_a_killed_agent_is_told_before_the_next_cell(start_kernel: StartKernel) -> None:
-    """When the agent is killed its kernel ends with it, and the next cell tells instead of running."""
+    """When the agent is killed its kernel ends too, and the next cell tells instead of running."""
     kernel = start_kernel()
     kernel.run("before = 1")
     pid, agent = remote_pids(kernel)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jupyter_kernel_test as suite
 import pytest
 from kernel_driver import Home, kernel_variables, running_kernel
-from sandbox_server import running_sandbox
+from sandbox_server import running_sandbox, until
 
 
 @pytest.fixture(scope="class")
@@ -17,6 +17,8 @@ def _suite_kernel(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
         variables = kernel_variables(server, "suite")
         with running_kernel(home, variables) as kernel:
             kernel.run("'sandbox and route are there'")
+            # The first completion loads a library over there, for longer than anybody waits.
+            until(lambda: kernel.ask("complete", "zi", 2)["matches"], "a completion", 30)
             request.cls.km, request.cls.kc = kernel.manager, kernel.client
             yield
 

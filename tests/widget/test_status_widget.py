@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 
@@ -42,7 +44,7 @@ def test_it_shows_the_sandbox_and_follows_it_while_a_cell_runs(
     message_id = kernel.submit(in_cell(kernel, "import time; time.sleep(20)"))
     kernel.wait_for(model_id, state_is("active"), 18)
     kernel.interrupt()
-    assert kernel.finish(message_id, beside=True).reply["ename"] == "KeyboardInterrupt"
+    assert kernel.reply(message_id, 20)["content"]["ename"] == "KeyboardInterrupt"
 
 
 @both
@@ -265,6 +267,22 @@ def test_remote_and_local_widgets_live_side_by_side(start_kernel: StartKernel) -
 
     comms = kernel.ask("comm_info", "jupyter.widget")["comms"]
     assert {model_id, remote_id} <= set(comms)
+
+
+def test_without_its_packages_it_says_what_to_install() -> None:
+    """Where anywidget is missing, the rest works and the widget names what it needs."""
+    code = (
+        "import sys; sys.modules['anywidget'] = None\n"
+        "import ivy_kernel, ivy_kernel.magics\n"
+        "try: ivy_kernel.StatusWidget\n"
+        "except Exception as error: print(type(error).__name__, error)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+
+    assert done.stdout.startswith("UsageError")
+    assert "pip install anywidget" in done.stdout
 
 
 def test_without_a_notebook_it_says_what_to_do() -> None:

@@ -11,6 +11,7 @@
     inbox.py      slices of the log, put together and cut into messages
     docket.py     which message belongs to which request; the kernel's life
     pending.py    one request on its way
+    outcomes.py   how a cell ended, in one truth
     exchange.py   one request to the agent by one tool call
     frames.py     the agent's answer, found in a tool's result
     programs.py   the code that travels with each call

@@ -8,6 +8,7 @@ that nothing else in the output can be taken for it.
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import secrets
 import zlib
@@ -104,10 +105,15 @@ def start_program(
         "environment": environment or {},
     }
     return START.format(
-        archive=base64.b64encode(zlib.compress(agent_archive(), 9)),
+        archive=_packed_archive(),
         member=f"{PACKAGE_NAME}/start.py",
         parameters=json.dumps(parameters),
     )
+
+
+@functools.cache
+def _packed_archive() -> bytes:
+    return base64.b64encode(zlib.compress(agent_archive(), 9))
 
 
 def in_private_namespace(program: str) -> str:

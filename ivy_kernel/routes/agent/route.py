@@ -14,7 +14,7 @@ from typing import Literal
 
 from ivy_kernel.agent import PROTOCOL_VERSION
 from ivy_kernel.errors import NoAnswerError, SandboxError, SandboxLostError
-from ivy_kernel.models import Cell, Channel, Fate, Json, Message, Outcome, Sink
+from ivy_kernel.models import Cell, Channel, Json, Message, Outcome, Sink
 from ivy_kernel.routes.agent.docket import Docket
 from ivy_kernel.routes.agent.events import (
     AgentLost,
@@ -26,6 +26,7 @@ from ivy_kernel.routes.agent.events import (
 from ivy_kernel.routes.agent.exchange import NOTEBOOK_TOOL, Counters, Exchange, ToolCall
 from ivy_kernel.routes.agent.ladder import RUNGS, Contact, Ladder, Rung
 from ivy_kernel.routes.agent.link import Link
+from ivy_kernel.routes.agent.outcomes import execute_content, fate_in_words, fate_of, told
 from ivy_kernel.routes.agent.pacing import Pacing
 from ivy_kernel.routes.agent.pending import EndedError, Pending
 
@@ -36,12 +37,6 @@ READY_POLL_SECONDS = 0.02
 SHUTDOWN_SECONDS = 4.0
 COMM_SECONDS = 60.0
 COMM_TYPES = ("comm_open", "comm_msg", "comm_close")
-UNANSWERED: dict[str, str] = {
-    "lost": "SandboxLostError",
-    "unknown": "OutcomeUnknownError",
-    "interrupted": "KeyboardInterrupt",
-}
-"""The ``ename`` of a cell that ended without the kernel's reply."""
 
 
 def directory_key(session_key: str) -> str:
@@ -207,20 +202,20 @@ class AgentRoute:
         try:
             link = await self._opened()
             if pending.was_interrupted:
-                return self._told(sink, "interrupted", "Interrupted before it ran.")
+                return told(sink, "interrupted", "Interrupted before it ran.")
             self._raise_loss()
-            self._submit(link, pending, "shell", header, _execute_content(cell), {}, ())
+            self._submit(link, pending, "shell", header, execute_content(cell), {}, ())
             reply = await pending.wait()
         except EndedError as ended:
             if ended.fate == "interrupted":
-                return self._told(sink, "interrupted", str(ended.cause))
+                return told(sink, "interrupted", str(ended.cause))
             if ended.has_not_run:
                 raise ended.cause from None
-            return self._told(sink, ended.fate, _fate_in_words(ended))
+            return told(sink, ended.fate, fate_in_words(ended))
         finally:
             self._docket.remove(pending)
         content = dict(reply.content) if reply is not None else {}
-        return Outcome(_fate_of(content, was_interrupted=pending.was_interrupted), content)
+        return Outcome(fate_of(content, was_interrupted=pending.was_interrupted), content)
 
     async def interrupt(self, msg_id: str, *, deadline_seconds: float = 20.0) -> Interrupted:
         """Interrupt one cell, wherever it is on its way.
@@ -511,42 +506,6 @@ class AgentRoute:
         made.pop("subshell_id", None)
         return made
 
-    @staticmethod
-    def _told(sink: Sink, fate: Fate, words: str) -> Outcome:
-        """The outcome of a cell that has no reply, shown and replied alike."""
-        error = {"ename": UNANSWERED.get(fate, "SandboxError"), "evalue": words}
-        shown: Json = {**error, "traceback": [f"{error['ename']}: {words}"]}
-        sink(Message("error", shown))
-        return Outcome(fate, {"status": "error", **shown})
-
 
 def _ignore(_: object) -> None:
     """Take something nobody asked for."""
-
-
-def _execute_content(cell: Cell) -> Json:
-    """The content of an ``execute_request``; whether to stop on errors is decided on our side."""
-    return {
-        "code": cell.code,
-        "silent": cell.silent,
-        "store_history": cell.store_history,
-        "user_expressions": cell.user_expressions,
-        "allow_stdin": cell.allow_stdin,
-        "stop_on_error": False,
-    }
-
-
-def _fate_of(reply: Json, *, was_interrupted: bool) -> Fate:
-    """What a reply says of its cell."""
-    if reply.get("status") == "ok":
-        return "succeeded"
-    if was_interrupted and reply.get("ename") == "KeyboardInterrupt":
-        return "interrupted"
-    return "failed"
-
-
-def _fate_in_words(ended: EndedError) -> str:
-    """The sentence for a cell that may have run."""
-    if ended.fate == "lost":
-        return f"{ended.cause} Whether this cell had run to its end is not known."
-    return f"Whether this cell has run to its end is not known: {ended.cause}"
