@@ -53,7 +53,7 @@ class IvyCommandApp(JupyterApp):
     """
 
     version = __version__
-    flags: dict[str, Any] = DEBUG_FLAG  # noqa: RUF012 - likewise
+    flags: dict[str, Any] = DEBUG_FLAG
     classes = [Ivy]  # noqa: RUF012 - the way that traitlets applications are declared
     as_json = Bool(False, help="Print one JSON object, for scripts.").tag(config=True)
     yes = Bool(False, help="Do not ask.").tag(config=True)

@@ -66,9 +66,9 @@ def test_the_wheel_holds_every_module_and_nothing_else(wheel: zipfile.ZipFile) -
 def test_the_wheel_has_the_command_and_the_licence(wheel: zipfile.ZipFile) -> None:
     """`jupyter ivy` works after installing, and the licence travels along."""
     info = f"ivy_kernel-{ivy_kernel.__version__}.dist-info"
-    assert "jupyter-ivy = ivy_kernel.cli.app:main" in wheel.read(
-        f"{info}/entry_points.txt"
-    ).decode()
+    assert (
+        "jupyter-ivy = ivy_kernel.cli.app:main" in wheel.read(f"{info}/entry_points.txt").decode()
+    )
     assert f"{info}/licenses/LICENSE" in wheel.namelist()
 
 
