@@ -211,12 +211,30 @@ def build(root: Path) -> None:
     stamp = root / FINGERPRINT
     stamp.unlink(missing_ok=True)
     before = fingerprint(root)
-    for step in (["ci"], ["run", "build:prod"]):
-        run_npm(npm, step, root / "labextension")
+    if not has_packages(root):
+        run_npm(npm, ["ci"], root / "labextension")
+    run_npm(npm, ["run", "build:prod"], root / "labextension")
     stamp.write_text(before + "\n", "utf-8")
     if not is_current(root):
         stamp.unlink()
         raise BuildError("The build of labextension/ ended well but did not make all its files.")
+
+
+def has_packages(root: Path) -> bool:
+    """Whether ``node_modules`` holds what the lock file asks for, so that it need not be remade."""
+    try:
+        wanted, installed = (
+            json.loads((root / "labextension" / name).read_text("utf-8"))["packages"]
+            for name in ("package-lock.json", "node_modules/.package-lock.json")
+        )
+    except (OSError, ValueError, KeyError):
+        return False
+    return all(
+        path in installed and installed[path].get("version") == package.get("version")
+        for path, package in wanted.items()
+        # npm leaves out optional ones that are for other systems; "" is our own package.
+        if path and not package.get("optional") and not package.get("devOptional")
+    )
 
 
 def run_npm(npm: str, arguments: list[str], directory: Path) -> None:

@@ -139,11 +139,24 @@ describe('the widget', () => {
     expect(model.sent).toEqual([{ action: 'refresh' }]);
   });
 
-  it('says so when the kernel falls silent', () => {
-    vi.advanceTimersByTime(130_000);
+  it('asks after a long silence, and says so when nobody answers', () => {
+    vi.advanceTimersByTime(299_000);
+    expect(model.sent).toEqual([]);
+    vi.advanceTimersByTime(3000);
+    expect(model.sent).toEqual([{ action: 'refresh' }]);
+    expect(shown('[data-kind=stale]')).toBeNull();
+    vi.advanceTimersByTime(31_000);
     expect(shown('[data-kind=stale]')?.textContent).toContain(
       'The kernel has sent no new status.'
     );
+    model.set({ status: { ...ACTIVE } });
+    expect(shown('[data-kind=stale]')).toBeNull();
+  });
+
+  it('leaves a sandbox alone in which nothing can change by itself', () => {
+    model.set({ status: { state: 'none' } });
+    vi.advanceTimersByTime(3_600_000);
+    expect(model.sent).toEqual([]);
   });
 
   it('shows why an action failed', () => {

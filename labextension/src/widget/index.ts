@@ -37,11 +37,14 @@ const TRAITS = [
 
 const TICK_MS = 1000;
 
-/** Without a status for so long, the figures are called estimates. */
-const SILENCE_LIMIT_MS = 120_000;
+/** The kernel's side speaks when something is new; after so long without it is asked. */
+const QUIET_LIMIT_MS = 5 * 60_000;
 
-/** How often to ask again when a countdown has run out and no new status came. */
-const OVERDUE_RETRY_MS = 15_000;
+/** When a question was not answered within this time, the figures are called estimates. */
+const ANSWER_LIMIT_MS = 30_000;
+
+/** How soon to ask again. A busy kernel may answer all questions at once, when it is free. */
+const ASK_AGAIN_MS = 60_000;
 
 function asAction(value: unknown): Action | null {
   return value === 'create' || value === 'terminate' || value === 'reconnect'
@@ -102,6 +105,7 @@ class WidgetView {
   private readonly _onStatus = (): void => {
     this._status = parseStatus(this._model.get('status'));
     this._receivedMs = performance.now();
+    this._unansweredMs = null;
     this._draw();
   };
 
@@ -109,7 +113,7 @@ class WidgetView {
     const now = performance.now();
     const model = this._model;
     const silent =
-      now - this._receivedMs > SILENCE_LIMIT_MS && this._expectsNews();
+      this._unansweredMs !== null && now - this._unansweredMs > ANSWER_LIMIT_MS;
     const content: ICardContent = {
       sandbox: {
         name: this._name(),
@@ -134,8 +138,8 @@ class WidgetView {
     this._card.update(content, now);
   };
 
-  /** Whether the state is one in which the kernel's side sends something every few seconds. */
-  private _expectsNews(): boolean {
+  /** Whether the state is one that time alone changes. */
+  private _isPassing(): boolean {
     const { state } = this._status;
     return state === 'active' || isTransitional(state);
   }
@@ -143,11 +147,15 @@ class WidgetView {
   private readonly _onTick = (): void => {
     const now = performance.now();
     const reading = readStatus(this._status, now - this._receivedMs);
-    const overdue = isOverdue(reading);
-    const mayAsk = now - this._askedMs > OVERDUE_RETRY_MS;
-    // Asked for a state that must have changed, or after a sleep; never as a poll.
-    if (this._sleep.check(now, Date.now()) || (overdue && mayAsk)) {
+    const quiet = this._isPassing() && now - this._receivedMs > QUIET_LIMIT_MS;
+    const mayAsk = now - this._askedMs > ASK_AGAIN_MS;
+    // Asked when the state must have changed, or after a sleep or a long silence; not as a poll.
+    if (
+      this._sleep.check(now, Date.now()) ||
+      ((isOverdue(reading) || quiet) && mayAsk)
+    ) {
       this._askedMs = now;
+      this._unansweredMs ??= now;
       this._send('refresh');
     }
     this._draw();
@@ -168,6 +176,8 @@ class WidgetView {
   private _status = parseStatus(null);
   private _receivedMs = performance.now();
   private _askedMs = -Infinity;
+  /** Since when a question has been waiting for an answer. */
+  private _unansweredMs: number | null = null;
   private _timer = 0;
 }
 
