@@ -202,7 +202,7 @@ def figure(summary: dict[str, Any], metric: str, label: str) -> str:
     """A median, and the ratio to ipykernel where there is one."""
     found = summary.get(metric, {}).get(label)
     if found is None:
-        return "–"
+        return "n/a"
     value = found["median"]
     text = f"{value:.0f}" if abs(value) >= 100 else f"{value:.1f}"
     return f"{text} (x{found['ratio']:.2f})" if "ratio" in found else text

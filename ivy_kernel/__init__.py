@@ -32,6 +32,11 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+def _jupyter_labextension_paths() -> list[dict[str, str]]:
+    """Called by JupyterLab's developer tools to find the built panel."""
+    return [{"src": "labextension", "dest": "ivy-kernel"}]
+
+
 def _jupyter_server_extension_points() -> list[dict[str, Any]]:
     """Called by Jupyter Server to find the extension, which is imported only then."""
     from ivy_kernel.server_extension.app import IvyServerExtension

@@ -130,6 +130,11 @@ class Pacer:
         if self._sender is None or self._sender.done():
             self._sender = asyncio.ensure_future(self._run())
 
+    async def flush(self) -> None:
+        """Return when all that was taken so far is sent; more may follow."""
+        self._release()
+        await self._drain()
+
     async def finish(self) -> None:
         """Return when all is sent, the tail of a long text included. The next cell starts anew.
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from pathlib import Path
 
 import pytest
+
+# The browser tests have an extra of their own ("browser").
+collect_ignore = [] if importlib.util.find_spec("playwright") else ["browser"]
 
 
 @pytest.fixture(autouse=True)

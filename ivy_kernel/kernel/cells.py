@@ -78,7 +78,8 @@ class CellRunner:
         self._session_key = Path(connection_file).stem or None
         self._questions: set[asyncio.Task[None]] = set()
         self._comm_published = 0.0
-        self.local_comms = LocalComms(self._show)
+        self._publish = publish
+        self.local_comms = LocalComms(self._show_at_once)
         self._earlier = EarlierCells(self._show)
         self._following = False
         self._ending = False
@@ -138,6 +139,11 @@ class CellRunner:
         if message.msg_type.startswith("comm_"):
             self._comm_published = time.monotonic()
         self._pacer(message)
+
+    def _show_at_once(self, message: Message) -> None:
+        """Show a message of a widget of this process, before what local code shows after it."""
+        self._comm_published = time.monotonic()
+        self._publish(message)
 
     async def _answer(self, request: Message, ask_user: AskUser) -> None:
         """Let the user answer an ``input_request`` of the sandbox."""
@@ -265,6 +271,10 @@ class CellRunner:
             return await asyncio.wait_for(self._session.ask(msg_type, content), QUESTION_SECONDS)
         except (asyncio.TimeoutError, IvyError):
             return None
+
+    async def flush(self) -> None:
+        """Return when all that the sandbox has said so far is shown."""
+        await self._pacer.flush()
 
     @property
     def agent(self) -> AgentCells | None:

@@ -318,14 +318,16 @@ class IvyKernel(Kernel):
         """
         if self._runner is not None and self._runner.local_comms.take(parent):
             return
-        agent = self._runner.agent if self._runner is not None else None
-        if agent is None:
+        runner = self._runner
+        agent = runner.agent if runner is not None else None
+        if runner is None or agent is None:
             return
         buffers = tuple(bytes(buffer) for buffer in parent.get("buffers", ()))
         try:
             await agent.send_comm(
                 parent["header"], parent["content"], parent.get("metadata", {}), buffers
             )
+            await runner.flush()
         except Exception as exc:  # told by the next cell; a widget has no place for it
             self.log.warning("A widget's message did not reach the sandbox: %s", exc)
 

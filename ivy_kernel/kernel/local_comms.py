@@ -5,6 +5,7 @@ All other comms are of the kernel in the sandbox. They are told apart by their i
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import comm
@@ -29,8 +30,9 @@ class LocalComms:
 
     def __init__(self, publish: Sink) -> None:
         self._publish = publish
+        self._request: Json | None = None
         self._manager = CommManager()
-        comm.create_comm = lambda *args, **options: _LocalComm(publish, *args, **options)
+        comm.create_comm = lambda *args, **options: _LocalComm(self._send, *args, **options)
         comm.get_comm_manager = lambda: self._manager
 
     def take(self, request: Json) -> bool:
@@ -46,8 +48,18 @@ class LocalComms:
             return True
         if comm_id not in self._manager.comms:
             return False
-        getattr(self._manager, msg_type)(None, "", request)
+        self._request = request["header"]
+        try:
+            getattr(self._manager, msg_type)(None, "", request)
+        finally:
+            self._request = None
         return True
+
+    def _send(self, message: Message) -> None:
+        """Hand a message on, as an answer if it is one: front ends tell that by its parent."""
+        if self._request is not None:
+            message = dataclasses.replace(message, parent_header=self._request)
+        self._publish(message)
 
     def info(self, target_name: str | None) -> Json:
         """The open comms, by id (message spec, "Comm info")."""

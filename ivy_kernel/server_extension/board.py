@@ -99,12 +99,18 @@ class Board:
         finally:
             self._listeners.discard(listener)
 
-    async def read(self) -> None:
-        """Bring everything up to date, as far as the platform answers in time."""
+    async def read(self, *, fresh: bool = False) -> None:
+        """Bring everything up to date, as far as the platform answers in time.
+
+        Parameters
+        ----------
+        fresh
+            A person asked for it, so an answer of a moment ago is not enough.
+        """
         self._lingers_until = monotonic_seconds() + LINGER_SECONDS
         self._wake()
         await self._look()
-        await asyncio.gather(*(shown.known() for shown in list(self._shown.values())))
+        await asyncio.gather(*(shown.known(fresh=fresh) for shown in list(self._shown.values())))
 
     def to_json(self) -> Json:
         """All sandboxes as they are known now, the default one first."""

@@ -62,8 +62,8 @@ class SandboxesHandler(IvyHandler):
     @web.authenticated
     @authorized
     async def get(self) -> None:
-        """All sandboxes in use."""
-        await self.board.read()
+        """All sandboxes in use; with ``?fresh=1``, because a person asked, newly looked at."""
+        await self.board.read(fresh=self.get_query_argument("fresh", "") == "1")
         self.answer(self.board.to_json())
 
 

@@ -21,6 +21,7 @@ from ivy_kernel.status.reading import Reading
 
 Action = Literal["create", "terminate", "reconnect"]
 
+FRESH_SECONDS = 1.5
 FIRST_READING_SECONDS = 3.0
 """For so long an answer waits for the platform; then it says what is known."""
 ACTION_READING_SECONDS = 10.0
@@ -110,13 +111,23 @@ class ShownSandbox:
         monitor = self._monitor()
         return Reading() if monitor is None else monitor.reading
 
-    async def known(self) -> None:
+    async def known(self, *, fresh: bool = False) -> None:
         """Wait until the status is as fresh as it is kept while somebody watches.
+
+        Parameters
+        ----------
+        fresh
+            Whether only an answer of the last moments will do.
 
         Who is the first to look after a while gets a new one. After an error the monitor's own
         patience counts, not that of the caller.
         """
         monitor = self._monitor()
+        if monitor is not None and fresh:
+            with suppress(asyncio.TimeoutError, RuntimeError):  # closed meanwhile
+                refresh = monitor.refresh(max_age_seconds=FRESH_SECONDS)
+                await asyncio.wait_for(refresh, FIRST_READING_SECONDS)
+            return
         if monitor is None or monitor.reading.error is not None:
             return
         status = monitor.reading.status

@@ -83,6 +83,21 @@ def test_a_callback_prints_where_it_is_shown(kernel: KernelDriver) -> None:
     assert [m["content"]["text"] for m in told if m["msg_type"] == "stream"] == ["clicked\n"]
 
 
+def test_a_callback_is_heard_before_its_idle(kernel: KernelDriver) -> None:
+    """All that a callback says comes before "idle", when front ends stop to listen."""
+    comm_id = model_id(
+        kernel,
+        "chatty, level = w.Button(), w.IntProgress(max=99)\n"
+        "def talk(_):\n    level.value += 1\n    print('a')\n    level.value += 1\n    print('b')\n"
+        "chatty.on_click(talk)\nchatty",
+    )
+    click = {"method": "custom", "content": {"event": "click"}}
+    for _ in range(20):
+        told = comm(kernel, "comm_msg", comm_id, click)
+        text = "".join(m["content"]["text"] for m in told if m["msg_type"] == "stream")
+        assert text == "a\nb\n"
+
+
 def test_a_failing_callback_shows_its_error(kernel: KernelDriver) -> None:
     """An exception in a callback is shown with the click, and the kernel goes on."""
     comm_id = model_id(kernel, "bad = w.Button()\nbad.on_click(lambda _: 1 / 0)\nbad")
@@ -180,7 +195,9 @@ def test_widgets_move_while_a_cell_runs(kernel: KernelDriver) -> None:
 def test_local_and_remote_widgets_side_by_side(kernel: KernelDriver) -> None:
     """Widgets of `%%local` cells and of the sandbox are both listed, and each gets its own."""
     there = model_id(kernel, "theirs = w.IntSlider()\ntheirs")
-    kernel.run("%%local\nimport ipywidgets\nours = ipywidgets.IntSlider()")
+    run = kernel.run("%%local\nimport ipywidgets\nours = ipywidgets.IntSlider()\nours")
+    kinds = [message["msg_type"] for message in run.messages]
+    assert kinds.index("comm_open") < kinds.index("execute_result"), "shown before it is there"
     here = kernel.run("%%local\nours.model_id").result.strip("'")
     listed = kernel.ask("comm_info")["comms"]
     assert {there, here} <= set(listed)
@@ -188,6 +205,20 @@ def test_local_and_remote_widgets_side_by_side(kernel: KernelDriver) -> None:
     comm(kernel, "comm_msg", there, {"method": "update", "state": {"value": 22}})
     assert kernel.run("%%local\nours.value").result == "11"
     assert kernel.run("theirs.value").result == "22"
+
+
+def test_the_status_panel_beside_remote_widgets(kernel: KernelDriver) -> None:
+    """`%ivy widget` lives in this process, and its comm is listed beside the sandbox's."""
+    pytest.importorskip("anywidget")
+    there = model_id(kernel, "beside = w.IntSlider()\nbeside")
+    run = kernel.run("%ivy widget")
+    assert run.reply["status"] == "ok", run.reply
+    (shown,) = run.datas("display_data")
+    here = shown["application/vnd.jupyter.widget-view+json"]["model_id"]
+    assert {there, here} <= set(kernel.ask("comm_info")["comms"])
+    told = comm(kernel, "comm_msg", here, {"method": "request_state"})
+    (answer,) = [m for m in told if m["msg_type"] == "comm_msg"]
+    assert answer["content"]["data"]["method"] == "update"
 
 
 def test_a_restart_forgets_the_widgets(kernel: KernelDriver) -> None:

@@ -47,6 +47,23 @@ def kernel(
 
 
 @pytest.fixture
+def slow_start(server: RunningSandbox) -> Iterator[None]:
+    """Sandboxes take most of a second to start, until the test's end."""
+    server.control({"provision_seconds": {"compute": 0.5, "mount": 0.3}})
+    yield
+    server.control({"provision_seconds": {"compute": 0, "mount": 0}})
+
+
+@pytest.fixture
+def fresh_chat(kernel: MagicKernel, new_chat: Callable[[], str]) -> Iterator[str]:
+    """A chat without a sandbox, which the module's kernel uses until the test's end."""
+    chat_id = new_chat()
+    kernel.run(f"%ivy attach {chat_id} --campaign campaign-of-{chat_id} --session s-{chat_id}")
+    yield chat_id
+    kernel.run(f"%ivy attach {kernel.variables['IVY_CHAT_ID']}")
+
+
+@pytest.fixture
 def start_kernel(
     server: RunningSandbox, tmp_path: Path, new_chat: Callable[[], str]
 ) -> Iterator[Callable[..., MagicKernel]]:

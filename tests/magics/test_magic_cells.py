@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import pytest
 from magic_driver import MagicKernel
 from sandbox_server import RunningSandbox, until
 
@@ -107,10 +108,9 @@ def test_an_interrupt_stops_the_cell_and_keeps_the_variables(kernel: MagicKernel
     assert kernel.ivy("before").result == "1"
 
 
-def test_a_second_interrupt_gives_up(start_kernel: Callable[..., MagicKernel]) -> None:
+@pytest.mark.usefixtures("fresh_chat")
+def test_a_second_interrupt_gives_up(kernel: MagicKernel) -> None:
     """A cell that ignores the first interrupt is no longer waited for after the second."""
-    kernel = start_kernel()
-    kernel.ivy("1")
     code = (
         "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
         "print('deaf', flush=True)\ntime.sleep(30)"
@@ -160,17 +160,15 @@ def test_where_nobody_can_be_asked_input_says_so(kernel: MagicKernel) -> None:
 
 
 def test_hidden_and_empty_cells_start_no_sandbox(
-    start_kernel: Callable[..., MagicKernel], server: RunningSandbox, new_chat: Callable[[], str]
+    kernel: MagicKernel, server: RunningSandbox, fresh_chat: str
 ) -> None:
-    """Loading, a comment, and a cell that the user did not run leave the chat without a sandbox."""
-    chat_id = new_chat()
-    kernel = start_kernel(chat_id)
+    """A comment, and a cell that the user did not run, leave the chat without a sandbox."""
     empty = kernel.ivy("# nothing here\n")
     hidden = kernel.ivy("1", store_history=False)
 
     assert empty.reply["status"] == "ok"
     assert hidden.reply["ename"] == "NoSandboxError"
-    assert server.status(chat_id)["status"] == "none"
+    assert server.status(fresh_chat)["status"] == "none"
 
 
 def test_a_setting_forbids_to_start_a_sandbox(
@@ -188,15 +186,10 @@ def test_a_setting_forbids_to_start_a_sandbox(
     assert kernel.ivy("1").result == "1"
 
 
-def test_the_start_is_shown_and_leaves_nothing(
-    start_kernel: Callable[..., MagicKernel], server: RunningSandbox
-) -> None:
+@pytest.mark.usefixtures("fresh_chat", "slow_start")
+def test_the_start_is_shown_and_leaves_nothing(kernel: MagicKernel) -> None:
     """Phase and progress are shown while the sandbox starts, and cleared before the cell's own."""
-    server.control({"provision_seconds": {"compute": 0.5, "mount": 0.3}})
-    try:
-        cell = start_kernel().ivy("print('mine')")
-    finally:
-        server.control({"provision_seconds": {"compute": 0, "mount": 0}})
+    cell = kernel.ivy("print('mine')")
     kinds = [message["msg_type"] for message in cell.outputs]
 
     assert kinds[0] == "display_data"
@@ -205,17 +198,10 @@ def test_the_start_is_shown_and_leaves_nothing(
     assert kinds[-2:] == ["clear_output", "stream"]
 
 
-def test_earlier_output_of_the_cell_survives_the_start(
-    start_kernel: Callable[..., MagicKernel], server: RunningSandbox
-) -> None:
+@pytest.mark.usefixtures("fresh_chat", "slow_start")
+def test_earlier_output_of_the_cell_survives_the_start(kernel: MagicKernel) -> None:
     """Where code calls the magic, the progress is blanked: clearing would take more."""
-    server.control({"provision_seconds": {"compute": 0.5, "mount": 0.0}})
-    try:
-        cell = start_kernel().run(
-            "print('mine')\nget_ipython().run_cell_magic('ivy', '', 'print(1)')"
-        )
-    finally:
-        server.control({"provision_seconds": {"compute": 0, "mount": 0}})
+    cell = kernel.run("print('mine')\nget_ipython().run_cell_magic('ivy', '', 'print(1)')")
     kinds = [message["msg_type"] for message in cell.outputs]
 
     assert "clear_output" not in kinds

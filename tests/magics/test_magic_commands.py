@@ -71,11 +71,9 @@ def test_reconnect_keeps_the_variables(kernel: MagicKernel) -> None:
 
 
 def test_terminate_asks_and_a_no_changes_nothing(
-    start_kernel: Callable[..., MagicKernel], server: RunningSandbox, new_chat: Callable[[], str]
+    kernel: MagicKernel, server: RunningSandbox, fresh_chat: str
 ) -> None:
     """Anything but yes leaves the sandbox; yes ends it, and the next cell starts anew."""
-    chat_id = new_chat()
-    kernel = start_kernel(chat_id)
     kernel.ivy("kept = 1")
 
     message_id = kernel.submit("%ivy terminate", allow_stdin=True)
@@ -87,7 +85,7 @@ def test_terminate_asks_and_a_no_changes_nothing(
     message_id = kernel.submit("%ivy terminate", allow_stdin=True)
     kernel.answer("y")
     assert kernel.finish(message_id).reply["status"] == "ok"
-    assert server.status(chat_id)["status"] != "active"
+    assert server.status(fresh_chat)["status"] != "active"
     assert kernel.ivy("kept").reply["ename"] == "NameError"
 
 
@@ -104,11 +102,10 @@ def test_terminate_refuses_where_nobody_can_be_asked(
 
 
 def test_attach_switches_the_cells_that_follow_and_back(
-    start_kernel: Callable[..., MagicKernel], server: RunningSandbox, new_chat: Callable[[], str]
+    kernel: MagicKernel, server: RunningSandbox, new_chat: Callable[[], str]
 ) -> None:
     """Cells run in the attached chat, with its campaign; the own chat's id leads back."""
-    own, other = new_chat(), new_chat()
-    kernel = start_kernel(own)
+    own, other = kernel.variables["IVY_CHAT_ID"], new_chat()
     kernel.ivy("where = 'own'")
     attached = kernel.run(f"%ivy attach {other} --campaign c-2 --session s-2")
 
@@ -121,11 +118,10 @@ def test_attach_switches_the_cells_that_follow_and_back(
 
 
 def test_an_attach_that_fails_leaves_all_as_it_was(
-    start_kernel: Callable[..., MagicKernel], server: RunningSandbox
+    kernel: MagicKernel, server: RunningSandbox
 ) -> None:
     """A chat of somebody else is refused at once, and cells go on where they ran."""
     server.control({"chats": {"theirs": {"owner": "somebody", "campaign": "c"}}})
-    kernel = start_kernel()
     kernel.ivy("kept = 2")
     cell = kernel.run("%ivy attach theirs")
 

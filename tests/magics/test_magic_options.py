@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 
 import pytest
 from magic_driver import MagicKernel
@@ -27,17 +26,10 @@ def test_a_cell_within_its_timeout_is_left_alone(kernel: MagicKernel) -> None:
     assert kernel.ivy("import time; time.sleep(1.2); 6").result == "6"
 
 
-def test_the_start_of_the_sandbox_does_not_count(
-    start_kernel: Callable[..., MagicKernel], server: RunningSandbox
-) -> None:
+@pytest.mark.usefixtures("fresh_chat", "slow_start")
+def test_the_start_of_the_sandbox_does_not_count(kernel: MagicKernel) -> None:
     """A sandbox that takes longer to start than the cell may take does not time it out."""
-    server.control({"provision_seconds": {"compute": 1.5, "mount": 0.5}})
-    try:
-        cell = start_kernel().ivy("7", "--timeout 1.5")
-    finally:
-        server.control({"provision_seconds": {"compute": 0, "mount": 0}})
-
-    assert cell.result == "7"
+    assert kernel.ivy("7", "--timeout 0.7").result == "7"
 
 
 def test_chat_runs_one_cell_elsewhere(kernel: MagicKernel, server: RunningSandbox) -> None:
@@ -111,12 +103,11 @@ def test_an_unknown_tool_fails_the_cell(kernel: MagicKernel) -> None:
 
 
 def test_a_field_of_another_name_is_found(
-    start_kernel: Callable[..., MagicKernel], server: RunningSandbox
+    kernel: MagicKernel, server: RunningSandbox, fresh_chat: str
 ) -> None:
     """Where the shell tool wants its command in another field, a probe finds that field."""
     server.control({"code_field": {"sandbox_exec": "script"}})
     try:
-        kernel = start_kernel()
         cell = kernel.ivy("echo found", "--lang sh")
         assert cell.text() == "found\n", cell.reply
         assert kernel.ivy("echo again", "--lang sh").text() == "again\n"

@@ -213,3 +213,16 @@ async def test_a_fault_in_looking_up_kernels_is_logged_once(
     with board.listen():
         await asyncio.wait_for(looked_often.wait(), 5)
     assert caplog.text.count("could not be found out") == 1
+
+
+async def test_a_person_who_asks_gets_a_new_status(
+    board: Board, platform: FakePlatform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fresh look asks the platform again although the known status would still do."""
+    monkeypatch.setattr(shown, "FRESH_SECONDS", 0.0)
+    with board.listen():
+        await board.read()
+        await board.read()
+        assert platform.asked == 1
+        await board.read(fresh=True)
+        assert platform.asked == 2

@@ -33,6 +33,39 @@ def chat_id() -> str:
     return f"widget-{next(_numbers)}"
 
 
+@pytest.fixture(scope="module")
+def shared_kernels(
+    server: RunningSandbox, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], WidgetKernel]]:
+    """The module's kernel of each name, started when it is first asked for."""
+    started: dict[str, WidgetKernel] = {}
+    with ExitStack() as stack:
+
+        def get(kernel_name: str) -> WidgetKernel:
+            if kernel_name not in started:
+                home = Home(tmp_path_factory.mktemp(kernel_name))
+                variables = magic_variables(server, f"own-{kernel_name}")
+                running = running_widget_kernel(home, variables, kernel_name)
+                started[kernel_name] = stack.enter_context(running)
+            return started[kernel_name]
+
+        yield get
+
+
+@pytest.fixture(params=["python3", "ivy-sandbox"])
+def kernel(
+    request: pytest.FixtureRequest,
+    shared_kernels: Callable[[str], WidgetKernel],
+    server: RunningSandbox,
+    chat_id: str,
+) -> WidgetKernel:
+    """Both kinds of kernel, on the test's chat."""
+    running = shared_kernels(request.param)
+    attach = f"%ivy attach {chat_id} --campaign campaign-of-{chat_id} --session s-{chat_id}"
+    assert running.run(attach).reply["status"] == "ok"
+    return running
+
+
 @pytest.fixture
 def start_kernel(
     server: RunningSandbox, tmp_path: Path, chat_id: str

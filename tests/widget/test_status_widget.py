@@ -13,6 +13,7 @@ from sandbox_server import RunningSandbox, until
 from widget_driver import VIEW, WidgetKernel, state_is
 
 StartKernel = Callable[..., WidgetKernel]
+Shared = Callable[[str], WidgetKernel]
 
 both = pytest.mark.parametrize("kernel_name", ["python3", "ivy-sandbox"])
 
@@ -27,12 +28,10 @@ def in_cell(kernel: WidgetKernel, code: str) -> str:
     return f"%%ivy\n{code}" if kernel.is_plain else code
 
 
-@both
 def test_it_shows_the_sandbox_and_follows_it_while_a_cell_runs(
-    start_kernel: StartKernel, server: RunningSandbox, chat_id: str, kernel_name: str
+    kernel: WidgetKernel, server: RunningSandbox, chat_id: str
 ) -> None:
     """First none; then the cell that starts the sandbox makes it active before the cell ends."""
-    kernel = start_kernel(kernel_name)
     model_id, _ = kernel.show_widget()
     model = kernel.wait_for(model_id, state_is("none"))
     assert model["name"] == f"Chat {chat_id}"
@@ -47,12 +46,10 @@ def test_it_shows_the_sandbox_and_follows_it_while_a_cell_runs(
     assert kernel.reply(message_id, 20)["content"]["ename"] == "KeyboardInterrupt"
 
 
-@both
 def test_the_buttons_act_on_the_sandbox(
-    start_kernel: StartKernel, server: RunningSandbox, chat_id: str, kernel_name: str
+    kernel: WidgetKernel, server: RunningSandbox, chat_id: str
 ) -> None:
     """Create starts it, reconnect looks again, terminate ends it; each is busy meanwhile."""
-    kernel = start_kernel(kernel_name)
     model_id, _ = kernel.show_widget()
     kernel.press(model_id, "create")
     kernel.wait_for(model_id, lambda model: model["busy_action"] == "create")
@@ -72,10 +69,10 @@ def test_the_buttons_act_on_the_sandbox(
 
 
 def test_the_buttons_work_while_a_cell_runs_in_the_ivy_kernel(
-    start_kernel: StartKernel, server: RunningSandbox, chat_id: str
+    shared_kernels: Shared, server: RunningSandbox
 ) -> None:
-    """A refresh is handled beside the running cell, not after it."""
-    kernel = start_kernel("ivy-sandbox")
+    """A button is handled beside the running cell, not after it."""
+    kernel = shared_kernels("ivy-sandbox")
     model_id, _ = kernel.show_widget()
     message_id = kernel.submit("print('begun', flush=True)\nimport time; time.sleep(20)")
     kernel.until(message_id, lambda m: m["msg_type"] == "stream")
@@ -208,13 +205,12 @@ def test_missing_settings_are_told_and_read_again(
     assert kernel.models[model_id]["name"] == "Chat given-later"
 
 
-@both
 def test_a_saved_notebook_keeps_readable_words(
-    start_kernel: StartKernel, server: RunningSandbox, chat_id: str, kernel_name: str
+    kernel: WidgetKernel, server: RunningSandbox, chat_id: str
 ) -> None:
     """Beside the live view there is text and HTML that says what was known, and when."""
     server.ready(chat_id)
-    _, data = start_kernel(kernel_name).show_widget()
+    _, data = kernel.show_widget()
 
     assert VIEW in data
     assert "state: active" in data["text/plain"]
@@ -222,12 +218,8 @@ def test_a_saved_notebook_keeps_readable_words(
     assert "<li>state: active</li>" in data["text/html"]
 
 
-@both
-def test_no_key_is_in_any_message(
-    start_kernel: StartKernel, server: RunningSandbox, chat_id: str, kernel_name: str
-) -> None:
+def test_no_key_is_in_any_message(kernel: WidgetKernel, server: RunningSandbox) -> None:
     """Neither the widget's state nor anything else that is sent holds the key."""
-    kernel = start_kernel(kernel_name)
     model_id, _ = kernel.show_widget()
     kernel.press(model_id, "create")
     kernel.wait_for(model_id, state_is("active"))
@@ -238,9 +230,9 @@ def test_no_key_is_in_any_message(
     assert server.token not in repr(kernel.all_messages)
 
 
-def test_the_ivy_kernel_lists_its_own_comms(start_kernel: StartKernel) -> None:
+def test_the_ivy_kernel_lists_its_own_comms(shared_kernels: Shared) -> None:
     """A page that is loaded again finds the widget by ``comm_info``, and can ask for its state."""
-    kernel = start_kernel("ivy-sandbox")
+    kernel = shared_kernels("ivy-sandbox")
     model_id, _ = kernel.show_widget()
     comms = kernel.ask("comm_info", "jupyter.widget")["comms"]
     assert comms[model_id] == {"target_name": "jupyter.widget"}
@@ -252,9 +244,9 @@ def test_the_ivy_kernel_lists_its_own_comms(start_kernel: StartKernel) -> None:
     assert model["_esm"]
 
 
-def test_remote_and_local_widgets_live_side_by_side(start_kernel: StartKernel) -> None:
+def test_remote_and_local_widgets_live_side_by_side(shared_kernels: Shared) -> None:
     """Widgets of the sandbox work beside ours, told apart by their ids."""
-    kernel = start_kernel("ivy-sandbox")
+    kernel = shared_kernels("ivy-sandbox")
     model_id, _ = kernel.show_widget()
     cell = kernel.run("import ipywidgets\nslider = ipywidgets.IntSlider(value=3)\nslider")
     remote_id = cell.datas("execute_result")[-1][VIEW]["model_id"]
