@@ -220,6 +220,7 @@ async def test_a_person_who_asks_gets_a_new_status(
 ) -> None:
     """A fresh look asks the platform again although the known status would still do."""
     monkeypatch.setattr(shown, "FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(shown, "FIRST_READING_SECONDS", 5.0)
     with board.listen():
         await board.read()
         await board.read()

@@ -28,6 +28,14 @@ def server() -> Iterator[RunningSandbox]:
 
 
 @pytest.fixture
+def quiet_server(chat_id: str) -> Iterator[RunningSandbox]:
+    """A server that nobody else asks, where the test's sandbox is being started for long."""
+    with running_sandbox(provision_seconds={"compute": 300.0, "mount": 0.0}) as running:
+        running.create(chat_id)
+        yield running
+
+
+@pytest.fixture
 def chat_id() -> str:
     """A chat that nobody used yet."""
     return f"widget-{next(_numbers)}"
@@ -74,9 +82,9 @@ def start_kernel(
     homes = count(1)
     with ExitStack() as stack:
 
-        def start(kernel_name: str, **more: str) -> WidgetKernel:
+        def start(kernel_name: str, at: RunningSandbox = server, **more: str) -> WidgetKernel:
             home = Home(tmp_path / f"home-{next(homes)}")
-            variables = magic_variables(server, chat_id, **more)
+            variables = magic_variables(at, chat_id, **more)
             return stack.enter_context(running_widget_kernel(home, variables, kernel_name))
 
         yield start

@@ -97,22 +97,17 @@ def test_an_error_of_a_button_is_shown_and_forgotten(
 
 
 def test_closing_it_stops_the_requests(
-    start_kernel: StartKernel, server: RunningSandbox, chat_id: str
+    start_kernel: StartKernel, quiet_server: RunningSandbox
 ) -> None:
-    """While it is there the status is asked for; once closed, by either side, no more."""
-    server.control({"provision_seconds": {"compute": 300, "mount": 0}})
-    try:
-        server.create(chat_id)
-        kernel = start_kernel("python3")
-        kernel.run("import ivy_kernel\nwidget = ivy_kernel.StatusWidget()\nwidget")
-        begun = requests(server)
-        until(lambda: requests(server) >= begun + 2, "requests while it is watched", 15)
-        kernel.run("widget.close()")
-        after = requests(server)
-        time.sleep(4)  # more than two of its intervals: nothing can be waited for
-        assert requests(server) <= after + 1
-    finally:
-        server.control({"provision_seconds": {"compute": 0, "mount": 0}})
+    """While it is there the status is asked for; once it is closed, no more."""
+    kernel = start_kernel("python3", at=quiet_server)
+    kernel.run("import ivy_kernel\nwidget = ivy_kernel.StatusWidget()\nwidget")
+    begun = requests(quiet_server)
+    until(lambda: requests(quiet_server) >= begun + 2, "requests while it is watched", 15)
+    kernel.run("widget.close()")
+    after = requests(quiet_server)
+    time.sleep(4)  # more than two of its intervals: that nothing comes cannot be waited for
+    assert requests(quiet_server) <= after + 1
 
 
 def requests(server: RunningSandbox) -> int:
@@ -121,20 +116,15 @@ def requests(server: RunningSandbox) -> int:
 
 
 def test_fifty_widgets_ask_once_an_interval(
-    start_kernel: StartKernel, server: RunningSandbox, chat_id: str
+    start_kernel: StartKernel, quiet_server: RunningSandbox
 ) -> None:
     """All widgets of a kernel share one poller: fifty cost no more than one."""
-    server.control({"provision_seconds": {"compute": 300, "mount": 0}})
-    try:
-        server.create(chat_id)
-        kernel = start_kernel("python3")
-        kernel.run("import ivy_kernel, time\nmade = [ivy_kernel.StatusWidget() for _ in range(50)]")
-        before, began = requests(server), time.monotonic()
-        until(lambda: requests(server) >= before + 4, "four more requests", 20)
-        took = time.monotonic() - began
-    finally:
-        server.control({"provision_seconds": {"compute": 0, "mount": 0}})
-    watching = [m for m in kernel.models.values() if "status" in m]
+    kernel = start_kernel("python3", at=quiet_server)
+    kernel.run("import ivy_kernel\nmade = [ivy_kernel.StatusWidget() for _ in range(50)]")
+    before, began = requests(quiet_server), time.monotonic()
+    until(lambda: requests(quiet_server) >= before + 4, "four more requests", 20)
+    took = time.monotonic() - began
+    watching = [model for model in kernel.models.values() if "status" in model]
 
     assert len(watching) == 50
     assert took > 3 * 1.4, "four requests take three intervals of 1.5 s"
