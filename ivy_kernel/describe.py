@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ivy_kernel.client.answers import one_line
 from ivy_kernel.lifecycle import Lifecycle
 from ivy_kernel.models import Json
 from ivy_kernel.routes.agent import Event, OutputDropped, ReachableAgain, Unreachable
@@ -36,10 +37,10 @@ def duration_words(seconds: float | None) -> str:
 def status_lines(lifecycle: Lifecycle, status: SandboxStatus, now: float) -> list[str]:
     """What is known of a sandbox, a line each."""
     state = status.effective_state(now)
-    word = f" ({status.raw_state})" if state == "unknown" and status.raw_state else ""
+    word = f" ({one_line(status.raw_state)})" if state == "unknown" and status.raw_state else ""
     lines = [f"sandbox: {lifecycle.name}", f"state: {state}{word}"]
     if status.phase and state in ("provisioning", "restoring"):
-        lines.append(f"phase: {status.phase}")
+        lines.append(f"phase: {one_line(status.phase)}")
     eta = status.eta_remaining_seconds(now)
     if eta is not None:
         lines.append(f"ready in: about {duration_words(eta)}")
@@ -52,7 +53,7 @@ def status_lines(lifecycle: Lifecycle, status: SandboxStatus, now: float) -> lis
             lines.append(f"{words}: {duration_words(left)}")
     lines += warnings(status, now)
     if status.error:
-        lines.append(f"error: {status.error}")
+        lines.append(f"error: {one_line(status.error)}")
     return lines
 
 
@@ -111,8 +112,8 @@ def event_sentence(event: Event) -> str | None:
         )
     if isinstance(event, Unreachable):
         return (
-            f"The sandbox cannot be reached at the moment ({event.error}) The cell goes on there, "
-            f"and its output is fetched when it can be; interrupt twice to give up."
+            f"The sandbox cannot be reached at the moment ({event.error}) What was sent goes on "
+            f"there, and its output is fetched when it can be; interrupt twice to give up."
         )
     if isinstance(event, ReachableAgain):
         return "The sandbox can be reached again."

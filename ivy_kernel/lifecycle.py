@@ -267,7 +267,7 @@ class Lifecycle:
                 asked = exc.retry_after_seconds if isinstance(exc, ApiError) else None
                 pause = max(pause, asked or 0.0)
             else:
-                if on_progress is not None:
+                if on_progress is not None and status.state in CHANGING_STATES:
                     on_progress(status)
                 if status.state == "failed":
                     raise failed_error(self.name, status)

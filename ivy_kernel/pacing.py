@@ -15,12 +15,12 @@ import time
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from ivy_kernel.models import Message, Sink
 from ivy_kernel.output_bound import OutputBound
+from ivy_kernel.sendable_text import sendable
 
 COALESCE_SECONDS = 0.01
 COALESCE_BYTES = 256_000
@@ -46,26 +46,6 @@ class Rate:
 
 JUPYTER_SERVER_RATE = Rate()
 """A tenth below Jupyter Server's defaults."""
-
-
-def _sendable(text: str) -> str:
-    """A text that UTF-8 can carry: halves of a character are joined, lone ones replaced."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
-
-
-def _sendable_json(value: Any) -> Any:
-    """The same for every text in a JSON value."""
-    if isinstance(value, str):
-        return _sendable(value)
-    if isinstance(value, dict):
-        return {_sendable_json(key): _sendable_json(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_sendable_json(item) for item in value]
-    return value
 
 
 def wire_bytes(text: str) -> int:
@@ -190,7 +170,7 @@ class Pacer:
         if message is None or not text:
             return
         if not text.isascii():
-            text = _sendable(text)
+            text = sendable(text)
         # Larger pieces than the front end takes in a window would never get through.
         for start in range(0, len(text), COALESCE_BYTES):
             piece = {**message.content, "text": text[start : start + COALESCE_BYTES]}
@@ -223,7 +203,7 @@ class Pacer:
         try:
             self._send(message)
         except UnicodeEncodeError:  # found out when it is written down, so nothing has gone yet
-            clean = _sendable_json(message.content), _sendable_json(message.metadata)
+            clean = sendable(message.content), sendable(message.metadata)
             self._send(dataclasses.replace(message, content=clean[0], metadata=clean[1]))
 
     async def _wait_for_room(self, rate: Rate, size: int) -> None:

@@ -62,6 +62,16 @@ class StartProgress:
             self._shown = False
 
 
+def blanked(clearing: Message) -> Message:
+    """In place of a progress's end: empties its display, and leaves what else is shown."""
+    content = {
+        "data": {"text/plain": "", "text/html": ""},
+        "metadata": {},
+        "transient": {"display_id": clearing.metadata["display_id"]},
+    }
+    return Message("update_display_data", content)
+
+
 def is_progress(message: Message) -> bool:
     """Whether a message is of a sandbox's start, rather than of the cell itself."""
     is_end = message.msg_type == "clear_output"

@@ -48,9 +48,9 @@ Nothing of the kind is done to a sandbox in the cloud, which would be kept from 
 NOT_READY_PAUSE_SECONDS = 0.5
 """Between tries, when the platform says "not ready" and not how long to wait."""
 
-STARTING = (
-    "Interrupted while the sandbox was starting. Nothing of this cell was run; the sandbox goes on "
-    "starting, and the next cell uses it when it is ready."
+NOT_RUN = (
+    "Interrupted before the cell was sent to the sandbox. Nothing of it was run. A sandbox that is "
+    "starting goes on starting, and the next cell uses it when it is ready."
 )
 
 
@@ -103,6 +103,8 @@ class Session:
         self._on_background = on_background or _ignore
         self._on_event = on_event or _ignore
         self._route: Route | None = None
+        self._candidates: list[Route] | None = None
+        self._running: Route | None = None
         self._told: set[str] = set()
         self._refused: list[str] = []
         self._contact: float | None = None
@@ -110,6 +112,8 @@ class Session:
         self._preparing: asyncio.Future[Any] | None = None
         self._tool: NamedTool | None = None
         self._busy = False
+        self._was_sent = False
+        self._was_interrupted = False
         self._not_ready_until = math.inf
         self._keeper: asyncio.Future[None] | None = None
         self._lock = asyncio.Lock()
@@ -139,13 +143,13 @@ class Session:
 
     async def _in_turn(self, work: Callable[[], Awaitable[Outcome]], sink: Sink) -> Outcome:
         async with self._lock:
-            self._busy = True
+            self._busy, self._was_sent, self._was_interrupted = True, False, False
             self._not_ready_until = monotonic_seconds() + self.lifecycle.start_timeout_seconds
             try:
                 return await work()
             except IvyError as error:
                 self._note(error)
-                return show_ivy_error(sink, error)
+                return show_ivy_error(sink, error, was_sent=self._was_sent)
             finally:
                 self._busy = False
 
@@ -155,10 +159,13 @@ class Session:
             return seen
         tools = await self._sandbox_tools()
         while True:
-            self._tool = tool
+            self._tool, self._was_sent = tool, True
             try:
                 return await tool.execute(tools, cell, sink)
             except NotReadyError as error:  # it said that nothing ran
+                self._was_sent = False
+                if self._is_interrupted():
+                    return show_error(sink, "KeyboardInterrupt", NOT_RUN, "interrupted")
                 waited = await self._interruptible(self._wait_after(error, sink), sink)
                 if isinstance(waited, Outcome):
                     return waited
@@ -173,22 +180,32 @@ class Session:
         prepared = await self._interruptible(self._prepare(cell, sink), sink)
         if isinstance(prepared, Outcome):
             return prepared
+        if self._is_interrupted():  # just when the preparation was done
+            return show_error(sink, "KeyboardInterrupt", NOT_RUN, "interrupted")
         on_ready()
         while True:
+            self._running, self._was_sent = prepared, True
             try:
                 outcome = await prepared.execute(cell, sink)
             except NotReadyError as error:  # it said that nothing ran
+                self._was_sent = False
+                if self._is_interrupted():
+                    return show_error(sink, "KeyboardInterrupt", NOT_RUN, "interrupted")
                 waiting = self._wait_and_check(prepared, sink, error)
                 waited = await self._interruptible(waiting, sink)
                 if isinstance(waited, Outcome):
                     return waited
             except NotFoundError as error:
+                self._was_sent = False  # there was nobody to run it
                 raise await self._explained(error) from error
             else:
-                in_contact = outcome.fate not in ("lost", "unknown")
-                self._contact = monotonic_seconds() if in_contact else None
-                self._used = outcome.fate != "lost"  # that loss has been told
+                if self._route is prepared:  # not terminated, by the user's own wish, meanwhile
+                    in_contact = outcome.fate not in ("lost", "unknown")
+                    self._contact = monotonic_seconds() if in_contact else None
+                    self._used = outcome.fate != "lost"  # that loss has been told
                 return outcome
+            finally:
+                self._running = None
 
     @property
     def busy(self) -> bool:
@@ -207,21 +224,23 @@ class Session:
         """
         if self._busy or self._route is None or self._contact is None:
             return None
+        is_old = monotonic_seconds() - self._contact > CHECK_AFTER_SECONDS
+        # Nobody ran anything, so a sandbox that sleeps must not be woken by a tool call.
+        if is_old and (await self.lifecycle.read_status()).state != "active":
+            return None
         async with self._lock:
-            return await self._route.ask(msg_type, content)
+            return None if self._route is None else await self._route.ask(msg_type, content)
 
     async def interrupt(self) -> None:
         """Stop what is under way: the start of the sandbox, or the cell. Harmless when idle."""
+        self._was_interrupted = True
+        route = self._running or self._route
         if self._preparing is not None:
             self._preparing.cancel()
         elif self._tool is not None:
             self._tool.stop()
-        elif self._route is not None:
-            await self._route.interrupt()
-
-    def restart(self) -> None:
-        """Let the next cell find an empty namespace."""
-        self._fresh = True
+        elif route is not None:
+            await route.interrupt()
 
     async def create(self, sink: Sink) -> SandboxStatus:
         """Start the sandbox now and wait for it, with progress in ``sink``."""
@@ -263,6 +282,7 @@ class Session:
     def forget(self) -> None:
         """The sandbox of before is gone and the user knows it."""
         self._route, self._contact, self._used = None, None, False
+        self._candidates = None
 
     async def aclose(self, *, keep: bool = False) -> None:
         """Let go of the sandbox, which lives on.
@@ -274,8 +294,9 @@ class Session:
         """
         if self._keeper is not None:
             self._keeper.cancel()
-        if self._route is not None:
-            await self._route.close(keep=keep)
+        routes = [self._route] if self._route is not None else self._candidates or []
+        for route in routes:
+            await route.close(keep=keep)
         await self.lifecycle.aclose()
 
     async def _keep_alive(self) -> None:
@@ -306,9 +327,36 @@ class Session:
         """
         if self._route is not None:
             return self._route
+        if self._candidates is None:
+            self._candidates = await self._make_routes()
+        self._refused = []
+        for route in self._candidates:
+            if self._wanted not in ("auto", route.name):
+                continue
+            try:
+                await route.open()
+            except RouteError as error:
+                self._refused.append(f"{route.name}: {error}")
+                continue
+            self._route, self._candidates = route, None
+            self._contact = monotonic_seconds()
+            if self.lifecycle.local and self._keeper is None:
+                self._keeper = asyncio.ensure_future(self._keep_alive())
+            return route
+        self._candidates = None
+        raise RouteError(
+            f"No way to run cells in {self.lifecycle.name}: {'; '.join(self._refused)}"
+        )
+
+    async def _make_routes(self) -> list[Route]:
+        """The routes, best first.
+
+        They are kept until one is open: a start of the agent goes on when the cell that asked for
+        it is interrupted, and a second one beside it would take the session over.
+        """
         tools = await self._sandbox_tools()
         seconds = self._cell_timeout_seconds
-        routes: list[Route] = [
+        return [
             AgentCells(
                 tools,
                 session_key=self._session_key,
@@ -321,23 +369,6 @@ class Session:
             NotebookRoute(tools, cell_timeout_seconds=seconds),
             ScriptRoute(tools, cell_timeout_seconds=seconds),
         ]
-        self._refused = []
-        for route in routes:
-            if self._wanted not in ("auto", route.name):
-                continue
-            try:
-                await route.open()
-            except RouteError as error:
-                self._refused.append(f"{route.name}: {error}")
-                continue
-            self._route = route
-            self._contact = monotonic_seconds()
-            if self.lifecycle.local and self._keeper is None:
-                self._keeper = asyncio.ensure_future(self._keep_alive())
-            return route
-        raise RouteError(
-            f"No way to run cells in {self.lifecycle.name}: {'; '.join(self._refused)}"
-        )
 
     async def _sandbox_tools(self) -> SandboxTools:
         return SandboxTools(
@@ -471,8 +502,12 @@ class Session:
             if not task.done():  # we are being cancelled ourselves
                 task.cancel()
         if task.cancelled():
-            return show_error(sink, "KeyboardInterrupt", STARTING, "interrupted")
+            return show_error(sink, "KeyboardInterrupt", NOT_RUN, "interrupted")
         return task.result()
+
+    def _is_interrupted(self) -> bool:
+        """Whether the user has interrupted the cell that is under way."""
+        return self._was_interrupted
 
     def _note(self, error: IvyError) -> None:
         """After an error the next cell looks at the sandbox first."""

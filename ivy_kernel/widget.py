@@ -2,9 +2,8 @@
 
 The browser counts down by itself. A new status comes to it whenever the monitor has one, also while
 a cell runs: the kernel's iopub channel may be written to from any thread. The way back is longer:
-a button's message is handled while a cell runs in the Ivy Sandbox kernel, and in a plain ipykernel
-from version 7 on where the front end sends widget messages by a subshell (JupyterLab does);
-elsewhere it waits for the cell's end, as with any widget.
+a button's message is handled while a cell runs in the Ivy Sandbox kernel, and in ipykernel 7 if the
+front end sends it to a subshell; elsewhere it waits for the cell's end, as with any widget.
 """
 
 from __future__ import annotations
@@ -99,6 +98,10 @@ class StatusWidget(anywidget.AnyWidget):
         self.on_msg(self._on_message)
         if self.comm is not None:
             self.comm.on_close(lambda _: self.close())
+            if hasattr(self.comm, "_reply_subshell_for"):
+                # ipykernel 7 hands a widget's messages to the loop that it last spoke from, which
+                # a cell may keep busy. Ours may be handled in whatever thread the front end chose.
+                self.comm._reply_subshell_for = _as_addressed
         self._start(self._look())
         if not self._is_on_loop():
             self._first.wait(FIRST_STATUS_SECONDS)
@@ -237,6 +240,11 @@ class StatusWidget(anywidget.AnyWidget):
             "text/plain": "\n".join(lines),
             "text/html": f"<p>{html.escape(lines[0])}:</p><ul>{items}</ul>",
         }, metadata
+
+
+def _as_addressed(data: object, subshell_id: str | None) -> str | None:
+    """Which subshell handles a message: the one that it was sent to."""
+    return subshell_id
 
 
 async def open_widget(session: Callable[[], Session], reload: Callable[[], object]) -> Json:

@@ -100,6 +100,25 @@ class IvyCommandApp(JupyterApp):
         print_line(json.dumps(value, indent=2))
 
 
-def print_line(text: str, *, error: bool = False) -> None:
-    """Print a line at once, to stdout or stderr."""
+def plain(text: object, keep: str = "") -> str:
+    """Text from outside as a terminal may show it: control characters become visible escapes."""
+    return "".join(
+        character if character.isprintable() or character in keep else f"\\x{ord(character):02x}"
+        for character in str(text)
+    )
+
+
+def print_line(text: str, *, error: bool = False, raw: bool = False) -> None:
+    """Print at once, to stdout or stderr.
+
+    Parameters
+    ----------
+    text
+        One or more lines.
+    error
+        Whether to stderr.
+    raw
+        Whether control characters are meant for the terminal, as in the outputs of a notebook.
+    """
+    text = text if raw else plain(text, keep="\n\t")
     print(text, file=sys.stderr if error else sys.stdout, flush=True)

@@ -42,11 +42,7 @@ class DemoApp(IvyCommandApp):
         failed = await execute_notebook(
             notebook,
             directory=Path.cwd(),
-            kernel_arguments=[
-                "--Ivy.api_url=local",
-                "--Ivy.chat_id=demo",
-                "--Ivy.campaign_id=demo",
-            ],
+            kernel_arguments=DEMO_SETTINGS,
             before_cell=lambda index: print_cell(notebook.cells[index]),
             on_output=lambda _index, message: print_message(message),
         )
@@ -78,9 +74,9 @@ def print_message(message: Any) -> None:
     """Print an output as text."""
     content = message["content"]
     if message["msg_type"] == "stream":
-        print_line(content["text"].rstrip("\n"))
+        print_line(content["text"].rstrip("\n"), raw=True)
     elif message["msg_type"] == "error":
-        print_line("\n".join(content["traceback"]))
+        print_line("\n".join(content["traceback"]), raw=True)
     elif "data" in content:
         data = content["data"]
         for mimetype, value in data.items():

@@ -7,7 +7,7 @@ import sys
 from jupyter_core.application import base_aliases
 from traitlets import Bool, Enum
 
-from ivy_kernel.cli.base import EXIT_FAILED, JSON_FLAG, YES_FLAG, IvyCommandApp, print_line
+from ivy_kernel.cli.base import EXIT_FAILED, JSON_FLAG, YES_FLAG, IvyCommandApp, plain, print_line
 from ivy_kernel.cli.watch import status_facts, watch_status
 from ivy_kernel.connect import open_lifecycle
 from ivy_kernel.describe import duration_words, status_lines
@@ -141,5 +141,5 @@ class FilesApp(_LifecycleApp):
         for entry in [] if self.as_json else files:
             name = next((entry[k] for k in ("path", "name", "filename") if k in entry), "?")
             size = next((entry[k] for k in ("sizeBytes", "size", "bytes") if k in entry), "")
-            print_line(f"{name}\t{size}")
+            print_line(f"{plain(name)}\t{plain(size)}")
         return 0

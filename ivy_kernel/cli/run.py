@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from traitlets import Bool, Unicode
 
-from ivy_kernel.cli.base import DEBUG_FLAG, EXIT_FAILED, IvyCommandApp, print_line
+from ivy_kernel.cli.base import DEBUG_FLAG, EXIT_FAILED, IvyCommandApp, plain, print_line
 from ivy_kernel.errors import IvyError, UsageError
 
 if TYPE_CHECKING:
@@ -150,5 +150,7 @@ def report(failed: FailedCell | None, target: Path) -> int:
     print_line(f"The executed notebook is {target}.", error=True)
     if failed is None:
         return 0
-    print_line(f"Cell {failed.number} failed: {failed.name}: {failed.value}", error=True)
+    print_line(
+        f"Cell {failed.number} failed: {plain(failed.name)}: {plain(failed.value)}", error=True
+    )
     return EXIT_FAILED

@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 from ivy_kernel.cli.base import EXIT_FAILED, EXIT_INTERRUPTED, print_line
+from ivy_kernel.client.answers import one_line
 from ivy_kernel.describe import duration_words, warnings
 from ivy_kernel.lifecycle import Lifecycle
 from ivy_kernel.models import Json
@@ -153,10 +154,11 @@ def status_line(name: str, reading: Reading, now: float) -> str:
         return f"{name}: {reason}"
     status = reading.status
     state: State = status.effective_state(now)
-    parts = [f"{name}: {status.raw_state if state == 'unknown' and status.raw_state else state}"]
+    word = status.raw_state if state == "unknown" and status.raw_state else state
+    parts = [f"{name}: {one_line(word)}"]
     eta = status.eta_remaining_seconds(now)
     if state in ("provisioning", "restoring"):
-        parts += [status.phase] if status.phase else []
+        parts += [one_line(status.phase)] if status.phase else []
         parts += [f"about {duration_words(eta)} left"] if eta is not None else []
     deadlines: tuple[tuple[Deadline, str], ...] = (
         ("hibernation", "hibernates in"),
@@ -166,6 +168,6 @@ def status_line(name: str, reading: Reading, now: float) -> str:
         left = status.remaining_seconds(deadline, now)
         parts += [f"{words} {duration_words(left)}"] if left is not None else []
     parts += ["SOON"] if warnings(status, now) else []
-    parts += [status.error] if status.error else []
+    parts += [one_line(status.error)] if status.error else []
     parts += [f"stale: {reason}"] if reason else []
     return ", ".join(parts)

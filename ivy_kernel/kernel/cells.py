@@ -26,20 +26,18 @@ from ivy_kernel.ivy_command import IvyCommand
 from ivy_kernel.kernel.earlier_cells import ANNOUNCEMENT, EarlierCells
 from ivy_kernel.kernel.local_cells import take_apart
 from ivy_kernel.kernel.local_comms import LocalComms
-from ivy_kernel.kernel.restart_mark import RestartMark
+from ivy_kernel.kernel.restart_mark import RestartMark, session_key_of
 from ivy_kernel.magics.cell_options import parse_cell_options
 from ivy_kernel.magics.cell_run import run_cell
 from ivy_kernel.models import Cell, Json, Message, Outcome, Sink
 from ivy_kernel.pacing import JUPYTER_SERVER_RATE, Pacer
+from ivy_kernel.progress import blanked, is_progress
 from ivy_kernel.routes.agent import AgentLost, Event, KernelDied, KernelReady
 from ivy_kernel.routes.agent_cells import AgentCells
 from ivy_kernel.routes.endings import show_error, show_ivy_error, succeeded
 from ivy_kernel.session import Session
 from ivy_kernel.status import SandboxStatus
 from ivy_kernel.uses import UseNote, kernel_id_of
-
-QUESTION_SECONDS = 1.0
-"""How long completion and inspection may take."""
 
 COMM_APART_SECONDS = 0.03
 """nbclient loses the reply's wake-up when it is busy answering a comm message at that moment."""
@@ -74,8 +72,8 @@ class CellRunner:
         self._session: Session | None = None
         self._identity: tuple[object, ...] = ()
         self._task: asyncio.Task[Any] | None = None
-        self._closing: asyncio.Future[None] | None = None
-        self._session_key = Path(connection_file).stem or None
+        self._closing: set[asyncio.Future[None]] = set()
+        self._session_key = session_key_of(connection_file)
         self._questions: set[asyncio.Task[None]] = set()
         self._comm_published = 0.0
         self._publish = publish
@@ -109,11 +107,7 @@ class CellRunner:
         self._task = asyncio.current_task()
         try:
             outcome = await self._run(cell, self._sink_of(cell, ask_user), ask_user)
-            with suppress(
-                asyncio.CancelledError
-            ):  # an interrupt: the rest of the output is dropped
-                await self._pacer.finish()
-            await asyncio.sleep(self._comm_published + COMM_APART_SECONDS - time.monotonic())
+            await self._finish_showing()
         finally:
             self._task = None
             self._pacer.idle()
@@ -121,10 +115,23 @@ class CellRunner:
                 question.cancel()
         return outcome
 
+    async def _finish_showing(self) -> None:
+        """Return when all is shown. An interrupt now only drops what is not: the cell has ended."""
+        with suppress(asyncio.CancelledError):
+            await self._pacer.finish()
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(self._comm_published + COMM_APART_SECONDS - time.monotonic())
+
     def _sink_of(self, cell: Cell, ask_user: AskUser) -> Sink:
         """Takes the cell's messages: questions go to the user, the rest to the front end."""
+        shown_of_the_cell = False
 
         def sink(message: Message) -> None:
+            nonlocal shown_of_the_cell
+            if not is_progress(message):
+                shown_of_the_cell = True
+            elif message.msg_type == "clear_output" and shown_of_the_cell:
+                message = blanked(message)  # what the cell has shown beside it stays
             if message.channel == "stdin":
                 question = asyncio.ensure_future(self._answer(message, ask_user))
                 self._questions.add(question)
@@ -148,10 +155,15 @@ class CellRunner:
     async def _answer(self, request: Message, ask_user: AskUser) -> None:
         """Let the user answer an ``input_request`` of the sandbox."""
         content = request.content
-        value = await ask_user(str(content.get("prompt", "")), bool(content.get("password")))
-        agent = self._session.agent if self._session is not None else None
-        if agent is not None:
-            await agent.answer_input(value, request)
+        prompt, secret = str(content.get("prompt", "")), bool(content.get("password"))
+        try:
+            value = await ask_user(prompt, secret)
+            if self.agent is not None:
+                await self.agent.answer_input(value, request)
+        except Exception as exc:  # or the cell would wait at its input() for ever
+            self._note(f"The answer did not reach the sandbox ({type(exc).__name__}).")
+            if self._session is not None:
+                await self._session.interrupt()
 
     def _on_event(self, event: Event) -> None:
         """What the agent route tells beside messages."""
@@ -182,7 +194,7 @@ class CellRunner:
             code = parts.sandbox_code if parts.commands else cell.code
             return await self._run_in_sandbox(dataclasses.replace(cell, code=code), sink)
         except IvyError as exc:
-            return show_ivy_error(sink, exc)
+            return show_ivy_error(sink, exc, was_sent=False)
         except asyncio.CancelledError:  # by `interrupt`, during a command or a question
             return show_error(sink, "KeyboardInterrupt", "Interrupted.", "interrupted")
 
@@ -225,10 +237,14 @@ class CellRunner:
             When they mean none: says why.
         """
         wanted = identity(self._live.current())
+        if self._session is not None and self._session.busy:
+            return self._session  # changed settings are for the next cell
         if self._session is None or wanted != self._identity:
             if self._session is not None:
                 # The variables stay for when the settings, or %ivy attach, lead back.
-                self._closing = asyncio.ensure_future(self._session.aclose(keep=True))
+                closing = asyncio.ensure_future(self._session.aclose(keep=True))
+                self._closing.add(closing)
+                closing.add_done_callback(self._closing.discard)
             self._session = open_session(
                 self._live,
                 fresh=self._mark.is_there(),
@@ -263,12 +279,12 @@ class CellRunner:
         finally:
             self._following = False
 
-    async def ask_sandbox(self, msg_type: str, content: Json) -> Json | None:
+    async def ask_sandbox(self, msg_type: str, content: Json, *, seconds: float) -> Json | None:
         """A question about code; ``None`` when the sandbox is not there, busy, or too slow."""
         if self._session is None or self.busy:
             return None
         try:
-            return await asyncio.wait_for(self._session.ask(msg_type, content), QUESTION_SECONDS)
+            return await asyncio.wait_for(self._session.ask(msg_type, content), seconds)
         except (asyncio.TimeoutError, IvyError):
             return None
 
@@ -297,8 +313,10 @@ class CellRunner:
         elif self._task is not None:
             self._task.cancel()
 
-    async def end(self, *, restart: bool) -> None:
-        """Let go of the sandbox, because the kernel's process ends.
+    def begin_end(self, *, restart: bool) -> None:
+        """Do what must be done even if the event loop is stuck, because the process ends.
+
+        Called on the control thread, before `end`.
 
         Parameters
         ----------
@@ -309,10 +327,13 @@ class CellRunner:
         self._use.remove()
         if not restart:
             self._mark.remove()
+        elif self._session is not None:
+            self._mark.leave()
+
+    async def end(self, *, restart: bool) -> None:
+        """Let go of the sandbox, because the kernel's process ends."""
         if self._session is None:
             return
-        if restart:
-            self._mark.leave()
         if self._session.busy:
             await self._session.interrupt()
         await self._session.aclose(keep=restart)

@@ -20,7 +20,8 @@ from IPython.core.inputtransformer2 import TransformerManager
 
 from ivy_kernel._version import __version__
 from ivy_kernel.kernel.history import History
-from ivy_kernel.kernel.wire_text import sendable
+from ivy_kernel.kernel.restart_mark import RestartMark
+from ivy_kernel.sendable_text import sendable
 
 if TYPE_CHECKING:
     from ivy_kernel.kernel.cells import CellRunner
@@ -31,7 +32,11 @@ Result = TypeVar("Result")
 
 INTERRUPT_LATE_SECONDS = 0.1
 """An interrupt may overtake the cell that it is meant for by so much."""
-INTERRUPT_WAIT_SECONDS = 5.0
+INTERRUPT_WAIT_SECONDS = 1.0
+USAGE_SECONDS = 1.0
+DEBUG_SECONDS = 5.0
+QUESTION_SECONDS = 1.0
+COMM_INFO_SECONDS = 5.0
 SHUTDOWN_WAIT_SECONDS = 1.5
 WARM_UP_DELAY_SECONDS = 0.05
 
@@ -134,7 +139,7 @@ class IvyKernel(Kernel):
 
         While a cell runs, what needs no sandbox is answered beside it.
         """
-        if self._cell_parent is None or self._message_type(msg) not in ANSWERED_BESIDE_A_CELL:
+        if self._cell_parent is None or not self._is_answered_beside_a_cell(msg):
             await super().shell_main(subshell_id, msg)
             return
         parent, ident = self.get_parent("shell"), self._shell_ident()
@@ -144,6 +149,12 @@ class IvyKernel(Kernel):
             self.set_parent(ident, parent, channel="shell")
             if self._cell_parent is not None:  # front ends show the last state they heard
                 self._publish_status("busy", "shell", parent=self._cell_parent)
+
+    def _is_answered_beside_a_cell(self, msg: Any) -> bool:
+        msg_type = self._message_type(msg)
+        if msg_type == "comm_info_request" and self._runner is not None and self._runner.agent:
+            return False  # the sandbox must be asked, or a reloaded page would lose its widgets
+        return msg_type in ANSWERED_BESIDE_A_CELL
 
     @property
     def _wire(self) -> Any:
@@ -333,7 +344,7 @@ class IvyKernel(Kernel):
 
     async def comm_info_request(self, stream: Any, ident: Any, parent: Json) -> None:
         """The comms that are open in the sandbox and here (message spec, "Comm info")."""
-        answer = await self._ask_sandbox("comm_info_request", parent["content"])
+        answer = await self._ask_sandbox("comm_info_request", parent["content"], COMM_INFO_SECONDS)
         content = answer or {"status": "ok", "comms": {}}
         if self._runner is not None:
             target_name = parent["content"].get("target_name")
@@ -343,18 +354,24 @@ class IvyKernel(Kernel):
 
     async def debug_request(self, stream: Any, ident: Any, parent: Json) -> None:
         """On the control thread: the debugger of the kernel in the sandbox."""
-        content = await self._forward_control(parent)
-        self._wire.send(stream, "debug_reply", content or {}, parent, ident)
+        has_one = self._runner is not None and "debugger" in self._runner.features
+        content = await self._forward_control(parent, DEBUG_SECONDS) if has_one else None
+        if not content:
+            from ivy_kernel.kernel.no_debugger import answer_without_debugger
+
+            content = answer_without_debugger(parent["content"])
+        self._wire.send(stream, "debug_reply", content, parent, ident)
 
     async def usage_request(self, stream: Any, ident: Any, parent: Json) -> None:
         """On the control thread: memory and processor of the kernel in the sandbox, or of this."""
-        content = await self._forward_control(parent)
+        content = await self._forward_control(parent, USAGE_SECONDS)
         if content is None:
             await super().usage_request(stream, ident, parent)
         else:
             self._wire.send(stream, "usage_reply", content, parent, ident)
 
-    async def _forward_control(self, parent: Json) -> Json | None:
+    async def _forward_control(self, parent: Json, seconds: float) -> Json | None:
+        """The sandbox's answer on the control channel, which must not be held up for long."""
         agent = self._runner.agent if self._runner is not None else None
         if agent is None or self._loop is None:
             return None
@@ -362,7 +379,7 @@ class IvyKernel(Kernel):
             agent.control(parent["header"], parent["content"]), self._loop
         )
         with suppress(Exception):
-            return await asyncio.wrap_future(work)
+            return await asyncio.wait_for(asyncio.wrap_future(work), seconds)
         return None
 
     # Questions about code ----------------------------------------------------------------------
@@ -399,10 +416,13 @@ class IvyKernel(Kernel):
         content = {"code": code, "cursor_pos": cursor_pos, "detail_level": detail_level}
         return await self._ask_sandbox("inspect_request", content) or nothing
 
-    async def _ask_sandbox(self, msg_type: str, content: Json) -> Json | None:
+    async def _ask_sandbox(
+        self, msg_type: str, content: Json, seconds: float = QUESTION_SECONDS
+    ) -> Json | None:
         if self._runner is None:
             return None
-        return await self._on_main_loop(self._runner.ask_sandbox(msg_type, content))
+        question = self._runner.ask_sandbox(msg_type, content, seconds=seconds)
+        return await self._on_main_loop(question)
 
     async def do_history(
         self,
@@ -436,14 +456,17 @@ class IvyKernel(Kernel):
         if self._local_running:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         elif self._loop is not None:
-            work = asyncio.run_coroutine_threadsafe(self._interrupt(), self._loop)
-            try:
-                await asyncio.wait_for(asyncio.wrap_future(work), INTERRUPT_WAIT_SECONDS)
-            except Exception as exc:
+            work = asyncio.wrap_future(
+                asyncio.run_coroutine_threadsafe(self._interrupt(), self._loop)
+            )
+            # Then the channel is given back, for another interrupt or a shutdown; this one goes on.
+            done, _ = await asyncio.wait({work}, timeout=INTERRUPT_WAIT_SECONDS)
+            error = work.exception() if done else None
+            if error is not None:
                 content = {
                     "status": "error",
-                    "ename": type(exc).__name__,
-                    "evalue": f"The cell could not be interrupted: {exc}",
+                    "ename": type(error).__name__,
+                    "evalue": f"The cell could not be interrupted: {error}",
                     "traceback": [],
                 }
         self._wire.send(stream, "interrupt_reply", content, parent, ident=ident)
@@ -459,6 +482,10 @@ class IvyKernel(Kernel):
 
     async def do_shutdown(self, restart: bool) -> Json:
         """Let go of the sandbox, within the 2.5 s that ipykernel allows."""
+        if self._runner is not None:
+            self._runner.begin_end(restart=restart)
+        elif not restart:
+            RestartMark(getattr(self.parent, "connection_file", "")).remove()
         if self._loop is not None and self._runner is not None:
             work = asyncio.run_coroutine_threadsafe(self._runner.end(restart=restart), self._loop)
             with suppress(Exception):

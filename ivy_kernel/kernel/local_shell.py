@@ -40,11 +40,14 @@ class LocalShell:
         """
         self._shell.set_parent(parent)
         self._shell.execution_count = count
+        # Without this the event loop would hear of the same signal afterwards, and stop a cell.
+        wakeup = signal.set_wakeup_fd(-1)
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             result = self._shell.run_cell(code, store_history=True, silent=silent)
         finally:
             signal.signal(signal.SIGINT, before)
+            signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
         error = result.error_before_exec or result.error_in_exec
         if error is None:
             return {"status": "ok", "user_expressions": {}, "payload": []}

@@ -10,10 +10,6 @@ import zmq
 POLL_SECONDS = 0.02
 
 
-class StdinNotAllowedError(Exception):
-    """The front end said that it cannot answer questions."""
-
-
 async def ask(
     session: Any,
     stdin_socket: Any,

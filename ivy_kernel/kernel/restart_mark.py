@@ -6,10 +6,22 @@ A restart replaces this process, while the variables live in the sandbox. The ol
 
 from __future__ import annotations
 
+import hashlib
+import platform
 from contextlib import suppress
 from pathlib import Path
 
 from jupyter_core.paths import jupyter_runtime_dir
+
+
+def session_key_of(connection_file: str) -> str:
+    """What names this kernel in a sandbox, the same after a restart.
+
+    The file's name alone would not do: ``kernel.json`` is a common one, and two machines may share
+    a sandbox.
+    """
+    path = str(Path(connection_file).absolute())
+    return hashlib.sha256(f"{platform.node()}\n{path}".encode()).hexdigest()[:20]
 
 
 class RestartMark:
@@ -22,8 +34,8 @@ class RestartMark:
     """
 
     def __init__(self, connection_file: str) -> None:
-        stem = Path(connection_file).stem or "kernel"
-        self._path = Path(jupyter_runtime_dir()) / f"ivy-restart-{stem}"
+        name = f"ivy-restart-{session_key_of(connection_file)}"
+        self._path = Path(jupyter_runtime_dir()) / name
 
     def leave(self) -> None:
         """Called by the process that ends."""

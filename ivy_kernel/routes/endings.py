@@ -7,7 +7,9 @@ from typing import Any
 
 from ivy_kernel.errors import (
     AnswerError,
+    ApiError,
     IvyError,
+    NetworkError,
     NoAnswerError,
     SandboxLostError,
     ToolTimeoutError,
@@ -66,9 +68,23 @@ def show_error(sink: Sink, name: str, sentence: str, fate: Fate, traceback: str 
     return failed(content, fate)
 
 
-def show_ivy_error(sink: Sink, error: IvyError) -> Outcome:
-    """End a cell with one of this package's errors, and say what is known of its fate."""
+def show_ivy_error(sink: Sink, error: IvyError, *, was_sent: bool = True) -> Outcome:
+    """End a cell with one of this package's errors, and say what is known of its fate.
+
+    Parameters
+    ----------
+    sink, error
+        Where it is shown, and what went wrong.
+    was_sent
+        Whether the cell itself had gone out; not so when only its preparation failed.
+    """
     name = type(error).__name__
+    if not was_sent:
+        fate: Fate = "lost" if isinstance(error, SandboxLostError) else "failed"
+        sentence = str(error)
+        if isinstance(error, NetworkError | ApiError):
+            sentence += " Nothing of this cell was run."
+        return show_error(sink, name, sentence, fate)
     unknown_fault = isinstance(error, UnexpectedStatusError) and error.status_code >= 500
     if unknown_fault or isinstance(error, NoAnswerError | AnswerError):
         sentence = (

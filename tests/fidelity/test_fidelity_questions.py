@@ -166,3 +166,15 @@ def test_the_debugger_stops_shows_and_goes_on(start_kernel: StartKernel) -> None
     reply = kernel.reply(message_id, 20)
     assert reply["content"]["status"] == "ok"
     assert debugger.ask("disconnect", restart=False, terminateDebuggee=False)["success"]
+
+
+def test_the_debugger_before_the_first_cell(start_kernel: StartKernel) -> None:
+    """Before the sandbox's kernel is there the debugger is "not started", and refuses the rest."""
+    debugger = Debugger(start_kernel())
+    about = debugger.ask("debugInfo")
+    assert about["success"]
+    assert about["body"]["isStarted"] is False
+    assert about["body"]["breakpoints"] == []
+    refused = debugger.ask("initialize")
+    assert refused["success"] is False
+    assert "Run a cell first" in refused["message"]

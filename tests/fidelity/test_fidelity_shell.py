@@ -91,6 +91,15 @@ def test_completion_and_inspection(shell: KernelDriver) -> None:
     assert "What it does." in shell.ask("inspect", "documented")["data"]["text/plain"]
 
 
+def test_no_debugger_is_offered(shell: KernelDriver) -> None:
+    """Without debugpy there is no debugger, and who asks for one is answered at once."""
+    assert "debugger" not in shell.ask("kernel_info")["supported_features"]
+    client = shell.client
+    content = {"type": "request", "seq": 1, "command": "initialize", "arguments": {}}
+    client.control_channel.send(client.session.msg("debug_request", content))
+    assert client.get_control_msg(timeout=5)["content"]["success"] is False
+
+
 def test_user_expressions_and_restart(shell: KernelDriver) -> None:
     """User expressions are answered; a restart gives an empty namespace."""
     run = shell.run("before = 6", user_expressions={"half": "before / 2"})

@@ -16,7 +16,15 @@ PACKAGE = Path(ivy_kernel.__file__).parent
 
 LEVELS = {
     0: ["_version", "errors", "models", "agent"],
-    1: ["config_files", "decode", "session_ids", "settings", "status", "web_address"],
+    1: [
+        "config_files",
+        "decode",
+        "sendable_text",
+        "session_ids",
+        "settings",
+        "status",
+        "web_address",
+    ],
     2: ["client"],
     3: ["routes"],
     4: [

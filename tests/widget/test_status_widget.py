@@ -83,6 +83,22 @@ def test_the_buttons_work_while_a_cell_runs_in_the_ivy_kernel(
     assert kernel.reply(message_id, 20)["content"]["ename"] == "KeyboardInterrupt"
 
 
+def test_by_a_subshell_the_buttons_work_while_a_plain_kernel_is_busy(
+    shared_kernels: Shared,
+) -> None:
+    """A front end that uses subshells need not wait for the running cell."""
+    kernel = shared_kernels("python3")
+    model_id, _ = kernel.show_widget()
+    subshell_id = kernel.new_subshell()
+    message_id = kernel.submit("print('begun', flush=True)\nimport time; time.sleep(20)")
+    kernel.until(message_id, lambda m: m["msg_type"] == "stream")
+    kernel.press(model_id, "reconnect", subshell_id)
+    kernel.wait_for(model_id, lambda model: model["busy_action"] == "reconnect", 10)
+    kernel.wait_for(model_id, lambda model: model["busy_action"] == "", 10)
+    kernel.interrupt()
+    assert kernel.reply(message_id, 20)["content"]["ename"] == "KeyboardInterrupt"
+
+
 def test_an_error_of_a_button_is_shown_and_forgotten(
     start_kernel: StartKernel, server: RunningSandbox
 ) -> None:

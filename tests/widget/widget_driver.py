@@ -60,13 +60,20 @@ class WidgetKernel(MagicKernel):
                 raise AssertionError(f"the model never met the condition: {state}") from None
         return self.models[model_id]
 
-    def press(self, model_id: str, action: str) -> str:
+    def new_subshell(self) -> str:
+        """Have the kernel start one more thread for messages; its id."""
+        message = self.client.session.msg("create_subshell_request", {})
+        self.client.control_channel.send(message)
+        return str(self.client.get_control_msg(timeout=10)["content"]["subshell_id"])
+
+    def press(self, model_id: str, action: str, subshell_id: str | None = None) -> str:
         """Send what a button sends; the id of the message."""
         content = {
             "comm_id": model_id,
             "data": {"method": "custom", "content": {"action": action}},
         }
         message = self.client.session.msg("comm_msg", content)
+        message["header"]["subshell_id"] = subshell_id
         self.client.shell_channel.send(message)
         return str(message["header"]["msg_id"])
 
