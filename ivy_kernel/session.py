@@ -49,7 +49,7 @@ NOT_READY_PAUSE_SECONDS = 0.5
 """Between tries, when the platform says "not ready" and not how long to wait."""
 
 NOT_RUN = (
-    "Interrupted before the cell was sent to the sandbox. Nothing of it was run. A sandbox that is "
+    "Interrupted before it was sent to the sandbox. Nothing of this cell was run. A sandbox that is "
     "starting goes on starting, and the next cell uses it when it is ready."
 )
 
