@@ -13,6 +13,8 @@ from typing import IO
 
 from ivy_kernel.models import Message
 
+SPILL_LIMIT_BYTES = 1_000_000_000
+"""A cell that prints for ever must not fill the disk: a longer text is not kept."""
 OLD_SPILL_SECONDS = 7 * 24 * 3600.0
 """Kept texts older than this are removed when the next one is kept."""
 
@@ -78,6 +80,7 @@ class OutputBound:
         self._tail: deque[_Piece] = deque()
         self._tail_held_bytes = 0
         self._cut_bytes = 0
+        self._written_bytes = 0
         self._file: IO[str] | None = None
         self._path: Path | None = None
 
@@ -145,6 +148,11 @@ class OutputBound:
 
     def _write(self, text: str) -> None:
         if self._file is None:
+            return
+        self._written_bytes += _size(text)
+        if self._written_bytes > SPILL_LIMIT_BYTES:
+            self._discard()
+        if self._path is None:
             return
         try:
             self._file.write(text)

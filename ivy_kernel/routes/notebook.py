@@ -18,6 +18,8 @@ from ivy_kernel.routes.route import RouteName
 from ivy_kernel.routes.tools import Probe, SandboxTools, strings_in
 
 TOOL = "sandbox_notebook"
+QUESTION_SECONDS = 30.0
+"""Time budget of what is asked beside cells, since no interrupt stops it."""
 INTERRUPT_SEND_SECONDS = 0.4
 """How long sending the signal may take before the user gets the prompt back anyway."""
 
@@ -67,7 +69,8 @@ class NotebookRoute:
     notices_losses = False
     notice = (
         "Cells run through the platform's notebook tool: output arrives when a cell has ended, a "
-        "cell may take 300 s at most, and input() and live widgets do not work."
+        "cell may take 300 s at most, and input() and live widgets do not work. All notebooks on one "
+        "chat share its variables, and a restart empties them (imported modules stay)."
     )
 
     def __init__(self, tools: SandboxTools, *, cell_timeout_seconds: float) -> None:
@@ -75,6 +78,7 @@ class NotebookRoute:
         self._cell_timeout_seconds = cell_timeout_seconds
         self._probe: Probe | None = None
         self._call = InterruptibleCall()
+        self._signals: set[asyncio.Future[object]] = set()
 
     async def open(self) -> None:
         """Find the code field and which Python process answers."""
@@ -96,7 +100,11 @@ class NotebookRoute:
         code = with_pages_shown(cell.code)
         call = self._tools.run(TOOL, code, self._cell_timeout_seconds)
         pages = Pages(sink)
-        outcome = await self._call.show(call, cell, pages)
+        try:
+            outcome = await self._call.show(call, cell, pages)
+        finally:
+            for signal in self._signals:  # one that comes late would stop the next cell
+                signal.cancel()
         if outcome.fate == "succeeded":
             outcome.reply["payload"] = pages.payload
         if outcome.fate == "succeeded" and cell.user_expressions:
@@ -126,7 +134,7 @@ class NotebookRoute:
         """The JSON object that an expression evaluates to there; ``None`` when there is none."""
         nonce = os.urandom(8).hex()
         code = _EVALUATE.format(nonce=nonce, expression=expression)
-        result = await self._tools.run(TOOL, code, self._cell_timeout_seconds)
+        result = await self._tools.run(TOOL, code, QUESTION_SECONDS)
         for text in strings_in(result):
             _, found, rest = text.partition(f"IVY-VALUE-{nonce}:")
             if found:
@@ -149,6 +157,8 @@ class NotebookRoute:
             )
             # A refused signal is told by the cell's own end: "not confirmed".
             signal.add_done_callback(lambda task: task.cancelled() or task.exception())
+            self._signals.add(signal)
+            signal.add_done_callback(self._signals.discard)
             await asyncio.wait({signal}, timeout=INTERRUPT_SEND_SECONDS)
         self._call.stop()
 

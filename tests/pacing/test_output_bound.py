@@ -274,3 +274,16 @@ async def test_a_cell_that_never_came_to_its_end_leaves_no_file(tmp_path: Path) 
     pace.limit_bytes(100)
     assert list(tmp_path.iterdir()) == []
     await pace.finish()
+
+
+def test_a_text_beyond_all_measure_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cell that prints for ever does not fill the disk, and the note does not claim a file."""
+    monkeypatch.setattr("ivy_kernel.output_bound.SPILL_LIMIT_BYTES", 10_000)
+    bound = OutputBound(100, tmp_path)
+    for _ in range(200):
+        bound.take(Message("stream", {"name": "stdout", "text": "x" * 99 + "\n"}))
+    assert not list(tmp_path.iterdir())
+    note = bound.finish()[0].content["text"]
+    assert "could not be kept" in note

@@ -1,0 +1,299 @@
+"""What a session says of a cell is true, also when it is disturbed at an awkward moment."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from itertools import count
+from typing import Any
+
+import comm
+import pytest
+from kernel_driver import kernel_variables
+from sandbox_server import RunningSandbox, running_sandbox, until
+
+from ivy_kernel.connect import LiveSettings, open_session
+from ivy_kernel.errors import (
+    AnswerError,
+    IvyError,
+    NoAnswerError,
+    NotFoundError,
+    NotReadyError,
+    UnexpectedStatusError,
+)
+from ivy_kernel.kernel import cells
+from ivy_kernel.models import Cell, Message, Outcome
+from ivy_kernel.routes import agent_cells
+from ivy_kernel.routes.named_tool import NamedTool
+from ivy_kernel.session import Session
+
+NOTHING_RAN = "Nothing of this cell was run."
+END_SECONDS = 15.0
+
+_numbers = count(1)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningSandbox]:
+    """A server for all tests of this module."""
+    with running_sandbox() as running:
+        yield running
+
+
+class Disturbed:
+    """A session on a real sandbox, between which and the session a test may put itself.
+
+    Parameters
+    ----------
+    session
+        The session.
+    chat_id
+        Its chat.
+    """
+
+    def __init__(self, session: Session, chat_id: str) -> None:
+        self.session = session
+        self.chat_id = chat_id
+        self.texts: list[str] = []
+        self.refuses = False
+        self.arrived = asyncio.Event()
+        """Set while a call of a tool is under way that will be refused."""
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+
+    async def stand_between(self) -> None:
+        """From now on calls of tools come by here."""
+        client = await self.session.lifecycle.client()
+        run_tool = client.run_tool
+
+        async def watched(*arguments: Any, **options: Any) -> Any:
+            if not self.refuses:
+                return await run_tool(*arguments, **options)
+            self.arrived.set()
+            await self.may_answer.wait()
+            raise NotReadyError("The sandbox is still starting.", status_code=503)
+
+        client.run_tool = watched  # type: ignore[method-assign]  # the test stands between
+
+    def begin(self, code: str, tool: NamedTool | None = None) -> asyncio.Future[Outcome]:
+        """Send a cell, or run a tool."""
+        header = {"msg_id": os.urandom(8).hex(), "msg_type": "execute_request", "session": "test"}
+        cell = Cell(code, header={**header, "username": "test", "version": "5.3", "date": ""})
+        if tool is not None:
+            return asyncio.ensure_future(self.session.run_tool(tool, cell, self._take))
+        return asyncio.ensure_future(self.session.execute(cell, self._take))
+
+    async def run(self, code: str, tool: NamedTool | None = None) -> Outcome:
+        """Run a cell, or a tool, to its end."""
+        return await asyncio.wait_for(self.begin(code, tool), END_SECONDS)
+
+    def _take(self, message: Message) -> None:
+        if message.msg_type == "stream":
+            self.texts.append(message.content["text"])
+
+
+@pytest.fixture
+async def disturbed(
+    server: RunningSandbox, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Callable[[str], Any]]:
+    """Opens sessions on chats of the test server, each by a route."""
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def open_one(route: str) -> Disturbed:
+            chat_id = f"truth-{next(_numbers)}"
+            server.ready(chat_id, f"session-of-{chat_id}", f"campaign-of-{chat_id}")
+            for name, value in kernel_variables(server, chat_id, IVY_ROUTE=route).items():
+                monkeypatch.setenv(name, value)
+            session = open_session(LiveSettings(), session_key=f"key-{chat_id}")
+            stack.push_async_callback(session.aclose)
+            one = Disturbed(session, chat_id)
+            await one.stand_between()
+            return one
+
+        yield open_one
+
+
+TOOL = NamedTool("sandbox_exec", timeout_seconds=10)
+
+
+@pytest.mark.parametrize("tool", [None, TOOL], ids=["cell", "tool"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        NoAnswerError("No whole answer came."),
+        AnswerError("The status is no JSON."),
+        UnexpectedStatusError("HTTP 500 on the status.", status_code=500),
+    ],
+    ids=["no-answer", "no-json", "http-500"],
+)
+async def test_a_failing_preparation_is_not_told_as_a_cell_that_may_have_run(
+    disturbed: Callable[[str], Any],
+    monkeypatch: pytest.MonkeyPatch,
+    error: IvyError,
+    tool: NamedTool | None,
+) -> None:
+    """When only the look at the sandbox failed, nothing was sent, and that is what is said."""
+    one = await disturbed("notebook")
+
+    async def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(one.session.lifecycle, "status", fail)
+    outcome = await one.run("echo 1", tool)
+    assert outcome.fate == "failed"
+    assert NOTHING_RAN in outcome.reply["evalue"]
+    assert "may have run" not in outcome.reply["evalue"]
+
+
+@pytest.mark.parametrize("tool", [None, TOOL], ids=["cell", "tool"])
+async def test_a_lost_answer_of_the_cell_itself_may_mean_that_it_has_run(
+    disturbed: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, tool: NamedTool | None
+) -> None:
+    """The same error after the cell had gone is told as an outcome that nobody knows."""
+    one = await disturbed("notebook")
+    assert (await one.run("1")).fate == "succeeded"
+    client = await one.session.lifecycle.client()
+
+    async def fail(*_: Any, **__: Any) -> None:
+        raise NoAnswerError("No whole answer came.")
+
+    monkeypatch.setattr(client, "run_tool", fail)
+    outcome = await one.run("echo 1", tool)
+    assert outcome.fate == "unknown"
+    assert NOTHING_RAN not in outcome.reply["evalue"]
+
+
+async def test_what_a_404_means_is_asked_without_calling_the_tool_sent(
+    disturbed: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tool that nobody was there to run has not run, also if the status then fails."""
+    one = await disturbed("notebook")
+    client = await one.session.lifecycle.client()
+
+    async def refuse(*_: Any, **__: Any) -> None:
+        async def fail() -> None:
+            raise NoAnswerError("No whole answer came.")
+
+        monkeypatch.setattr(one.session.lifecycle, "status", fail)
+        raise NotFoundError("There is no such sandbox.", status_code=404)
+
+    monkeypatch.setattr(client, "run_tool", refuse)
+    outcome = await one.run("echo 1", TOOL)
+    assert outcome.fate == "failed"
+    assert NOTHING_RAN in outcome.reply["evalue"]
+
+
+@pytest.mark.parametrize("tool", [None, TOOL], ids=["cell", "tool"])
+async def test_a_cell_that_was_interrupted_while_it_was_refused_never_runs(
+    disturbed: Callable[[str], Any], server: RunningSandbox, tool: NamedTool | None
+) -> None:
+    """The interrupt comes while the platform is about to say "not ready": no further try."""
+    one = await disturbed("notebook")
+    name = f"ran-{one.chat_id}"
+    assert (await one.run("1")).fate == "succeeded"
+    one.refuses = True
+    one.may_answer.clear()
+    running = one.begin(f"touch {name}" if tool else f"open('{name}', 'w').close()", tool)
+    await asyncio.wait_for(one.arrived.wait(), END_SECONDS)
+    interrupting = asyncio.ensure_future(one.session.interrupt())
+    await asyncio.sleep(0)  # the wish is noted
+    one.may_answer.set()
+    await interrupting
+    one.refuses = False
+    outcome = await asyncio.wait_for(running, END_SECONDS)
+    assert outcome.fate == "interrupted"
+    assert outcome.reply["ename"] == "KeyboardInterrupt"
+    assert "Nothing of" in outcome.reply["evalue"]
+    assert not list(server.root.rglob(name))
+    assert (await one.run("1")).fate == "succeeded"
+
+
+async def test_an_interrupted_start_of_the_agent_takes_nothing_over_later(
+    disturbed: Callable[[str], Any],
+) -> None:
+    """The next cell shares the start that goes on; it does not begin a second one beside it."""
+    one = await disturbed("agent")
+    client = await one.session.lifecycle.client()
+    run_tool = client.run_tool
+    started, second_ended = asyncio.Event(), asyncio.Event()
+
+    async def first_is_late(*arguments: Any, **options: Any) -> Any:
+        if not started.is_set():
+            started.set()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(second_ended.wait(), 5.0)
+        return await run_tool(*arguments, **options)
+
+    client.run_tool = first_is_late
+    first = one.begin("1")
+    await asyncio.wait_for(started.wait(), END_SECONDS)
+    await one.session.interrupt()
+    assert (await first).fate == "interrupted"
+    second = await one.run("print('second')")
+    second_ended.set()
+    assert second.fate == "succeeded", second.reply
+    for number in range(4):
+        outcome = await one.run(f"print({number})")
+        assert outcome.fate == "succeeded", outcome.reply
+        await asyncio.sleep(0.3)
+    assert one.texts == ["second\n", "0\n", "1\n", "2\n", "3\n"]
+
+
+@pytest.mark.parametrize("refuses", [False, True], ids=["reachable", "refused"])
+async def test_a_sandbox_that_is_terminated_under_a_cell_ends_it_and_the_next_one_runs(
+    disturbed: Callable[[str], Any],
+    server: RunningSandbox,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    refuses: bool,
+) -> None:
+    """Interrupts still reach the cell, and nobody is told of a loss that he wished himself."""
+    monkeypatch.setattr(agent_cells, "INTERRUPT_SECONDS", 0.3)
+    one = await disturbed("agent")
+    began = f"began-{one.chat_id}"
+    assert (await one.run("x = 1")).fate == "succeeded"
+    running = one.begin(f"import time; open('{began}', 'w').close(); time.sleep(60)")
+    await asyncio.to_thread(until, lambda: list(server.root.rglob(began)), "the cell runs")
+    one.refuses = refuses
+    await one.session.terminate()
+    if refuses:
+        await one.session.interrupt()
+        await one.session.interrupt()
+    outcome = await asyncio.wait_for(running, END_SECONDS)
+    assert outcome.fate in ("lost", "unknown")
+    one.refuses = False
+    following = await one.run("print('x' in globals())")
+    assert following.fate == "succeeded", following.reply
+    assert one.texts == ["False\n"]
+
+
+@pytest.mark.parametrize("interrupts", [1, 2])
+async def test_an_interrupt_after_a_cells_end_does_not_change_that_end(
+    monkeypatch: pytest.MonkeyPatch, interrupts: int
+) -> None:
+    """While the last of a cell with widgets is being shown, interrupts have nothing to stop."""
+    monkeypatch.setattr(comm, "create_comm", comm.create_comm)  # the runner puts its own there
+    monkeypatch.setattr(comm, "get_comm_manager", comm.get_comm_manager)
+    monkeypatch.setattr(cells, "COMM_APART_SECONDS", 1.0)
+
+    def run_here(_code: str, _cell: Cell) -> Outcome:
+        comm.create_comm(target_name="test")
+        return Outcome("succeeded", {"status": "ok"})
+
+    runner = cells.CellRunner(
+        flags=None, connection_file="kernel-1.json", publish=lambda _: None, run_here=run_here
+    )
+
+    async def ask_user(_text: str, _secret: bool) -> str:
+        return ""
+
+    cell = Cell("%%local\nmake_a_widget()", header={})
+    running = asyncio.ensure_future(runner.execute(cell, ask_user))
+    for _ in range(interrupts):
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert runner.interruptible
+        await runner.interrupt()
+    assert (await running).fate == "succeeded"
