@@ -73,7 +73,9 @@ def test_a_cell_that_ends_its_python_says_so(
     """The cell fails and names the cause; the next one runs in a new, empty namespace."""
     kernel = start_kernel()
     kernel.run("before = 1")
-    run = kernel.run(f"print('last words', flush=True)\n{code}")
+    # What is still in the sockets of a process that is killed is lost, in a local kernel too.
+    pause = "import time\ntime.sleep(0.3)"
+    run = kernel.run(f"print('last words', flush=True)\n{pause}\n{code}")
     assert run.reply["status"] == "error"
     assert run.text() == "last words\n"
     assert GONE in run.error["evalue"]
