@@ -23,7 +23,7 @@ from ivy_kernel.errors import (
 from ivy_kernel.lifecycle import Lifecycle, failed_error
 from ivy_kernel.models import Cell, Json, Message, Outcome, Sink
 from ivy_kernel.progress import StartProgress
-from ivy_kernel.routes.agent import Event
+from ivy_kernel.routes.agent import AgentLost, Event, Unreachable
 from ivy_kernel.routes.agent_cells import AgentCells
 from ivy_kernel.routes.endings import show_error, show_ivy_error, succeeded
 from ivy_kernel.routes.named_tool import NamedTool
@@ -49,8 +49,8 @@ NOT_READY_PAUSE_SECONDS = 0.5
 """Between tries, when the platform says "not ready" and not how long to wait."""
 
 NOT_RUN = (
-    "Interrupted before it was sent to the sandbox. Nothing of this cell was run. A sandbox that is "
-    "starting goes on starting, and the next cell uses it when it is ready."
+    "Interrupted before it was sent to the sandbox. Nothing of this cell was run. A sandbox that "
+    "is starting goes on starting, and the next cell uses it when it is ready."
 )
 
 
@@ -157,22 +157,24 @@ class Session:
         seen = await self._interruptible(self._see_sandbox(cell, sink), sink)
         if isinstance(seen, Outcome):
             return seen
-        tools = await self._sandbox_tools()
-        while True:
+        tools = self._sandbox_tools()
+        while not self._is_interrupted():  # as it may be just when the preparation is done
             self._tool, self._was_sent = tool, True
             try:
                 return await tool.execute(tools, cell, sink)
             except NotReadyError as error:  # it said that nothing ran
                 self._was_sent = False
                 if self._is_interrupted():
-                    return show_error(sink, "KeyboardInterrupt", NOT_RUN, "interrupted")
+                    break
                 waited = await self._interruptible(self._wait_after(error, sink), sink)
                 if isinstance(waited, Outcome):
                     return waited
             except NotFoundError as error:
+                self._was_sent = False  # there was nobody to run it
                 raise await self._explained(error) from error
             finally:
                 self._tool = None
+        return show_error(sink, "KeyboardInterrupt", NOT_RUN, "interrupted")
 
     async def _execute(self, cell: Cell, sink: Sink, on_ready: Callable[[], None]) -> Outcome:
         if is_empty(cell.code):
@@ -180,17 +182,16 @@ class Session:
         prepared = await self._interruptible(self._prepare(cell, sink), sink)
         if isinstance(prepared, Outcome):
             return prepared
-        if self._is_interrupted():  # just when the preparation was done
-            return show_error(sink, "KeyboardInterrupt", NOT_RUN, "interrupted")
-        on_ready()
-        while True:
+        if not self._is_interrupted():
+            on_ready()
+        while not self._is_interrupted():  # as it may be just when the preparation is done
             self._running, self._was_sent = prepared, True
             try:
                 outcome = await prepared.execute(cell, sink)
             except NotReadyError as error:  # it said that nothing ran
                 self._was_sent = False
                 if self._is_interrupted():
-                    return show_error(sink, "KeyboardInterrupt", NOT_RUN, "interrupted")
+                    break
                 waiting = self._wait_and_check(prepared, sink, error)
                 waited = await self._interruptible(waiting, sink)
                 if isinstance(waited, Outcome):
@@ -206,6 +207,7 @@ class Session:
                 return outcome
             finally:
                 self._running = None
+        return show_error(sink, "KeyboardInterrupt", NOT_RUN, "interrupted")
 
     @property
     def busy(self) -> bool:
@@ -250,7 +252,12 @@ class Session:
     async def terminate(self) -> None:
         """Shut the sandbox down; the variables are gone by the user's own wish."""
         await self.lifecycle.terminate()
+        closing = [self.agent] if self.agent is not None else []
+        if self._preparing is None:  # an interrupted start would go on, in the next sandbox
+            closing += [one for one in self._candidates or [] if isinstance(one, AgentCells)]
         self.forget()
+        for agent in closing:
+            await agent.close(keep=True)  # its cell, if it has one, need not wait to be missed
 
     async def reconnect(self) -> SandboxStatus:
         """Drop the connections and look at the sandbox again; the variables stay.
@@ -328,7 +335,7 @@ class Session:
         if self._route is not None:
             return self._route
         if self._candidates is None:
-            self._candidates = await self._make_routes()
+            self._candidates = self._make_routes()
         self._refused = []
         for route in self._candidates:
             if self._wanted not in ("auto", route.name):
@@ -348,20 +355,20 @@ class Session:
             f"No way to run cells in {self.lifecycle.name}: {'; '.join(self._refused)}"
         )
 
-    async def _make_routes(self) -> list[Route]:
+    def _make_routes(self) -> list[Route]:
         """The routes, best first.
 
         They are kept until one is open: a start of the agent goes on when the cell that asked for
         it is interrupted, and a second one beside it would take the session over.
         """
-        tools = await self._sandbox_tools()
+        tools = self._sandbox_tools()
         seconds = self._cell_timeout_seconds
         return [
             AgentCells(
                 tools,
                 session_key=self._session_key,
                 on_background=self._on_background,
-                on_event=self._on_event,
+                on_event=self._on_agent_event,
                 idle_lifetime_seconds=(
                     LOCAL_LIFETIME_SECONDS if self.lifecycle.local else CLOUD_LIFETIME_SECONDS
                 ),
@@ -370,10 +377,8 @@ class Session:
             ScriptRoute(tools, cell_timeout_seconds=seconds),
         ]
 
-    async def _sandbox_tools(self) -> SandboxTools:
-        return SandboxTools(
-            await self.lifecycle.client(), self.lifecycle.chat_id, self._code_fields
-        )
+    def _sandbox_tools(self) -> SandboxTools:
+        return SandboxTools(self.lifecycle.client, self.lifecycle.chat_id, self._code_fields)
 
     async def _prepare(self, cell: Cell, sink: Sink) -> Route:
         """See that the sandbox, the route and the variables are there."""
@@ -508,6 +513,11 @@ class Session:
     def _is_interrupted(self) -> bool:
         """Whether the user has interrupted the cell that is under way."""
         return self._was_interrupted
+
+    def _on_agent_event(self, event: Event) -> None:
+        if isinstance(event, AgentLost | Unreachable):
+            self._contact = None
+        self._on_event(event)
 
     def _note(self, error: IvyError) -> None:
         """After an error the next cell looks at the sandbox first."""

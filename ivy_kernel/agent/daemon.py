@@ -247,7 +247,7 @@ def lock_directory(directory: str) -> int | None:
 
 def remove_directory(directory: str) -> None:
     """Remove what is ours, unless somebody is just starting the next agent there."""
-    Path(directory, "s").unlink()
+    Path(directory, "s").unlink(missing_ok=True)
     descriptor = os.open(f"{directory}/start.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -41,7 +41,7 @@ class Flights:
 
     @property
     def current(self) -> str:
-        """The message id of the cell that the kernel is running, or an empty string."""
+        """The message id of what the kernel runs, a cell or a callback, or an empty string."""
         return self._current
 
     @property
@@ -55,7 +55,7 @@ class Flights:
         self._flights[message_id] = Flight(needs_reply=not is_comm)
 
     def busy(self, message_id: str, now: float) -> None:
-        """The kernel has begun to run a cell."""
+        """The kernel has begun to run a cell or a callback."""
         self._current = message_id
         self._busy_since = now
         if message_id in self._armed:

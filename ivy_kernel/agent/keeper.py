@@ -28,7 +28,8 @@ class Keeper:
     """Owns the kernel process and what waits for it.
 
     A kernel after one that was ready, or after a restart, is a new generation: variables never
-    survive into it. A kernel that dies young is
+    survive into it. It is counted from the moment that the one before has ended, so that a cell
+    meant for that one is refused, and one meant for the next waits. A kernel that dies young is
     started again after a growing pause; an ipykernel that was not asked for by name and never
     gets ready gives way to the built-in shell.
 
@@ -155,8 +156,7 @@ class Keeper:
         self._start_at = None
         self._started = now
         self._starts += 1
-        self.generation += self._is_spent
-        self._is_spent = False
+        self._advance()
         self.state = "starting"
         use_shell = self._wanted == "shell" or (self._wanted == "auto" and not is_importable())
         make = ShellKernel if use_shell else IPythonKernel
@@ -199,6 +199,12 @@ class Keeper:
         restarts, self._restarts = self._restarts, []
         self._is_spent = True
         self._event("restarted", lost=lost, restarts=restarts)
+        self._advance()
+
+    def _advance(self) -> None:
+        """Count the next kernel, unless that is done already."""
+        self.generation += self._is_spent
+        self._is_spent = False
 
     def _bury(self, kernel: Kernel, code: int, now: float) -> None:
         while kernel.receive(now):
@@ -233,6 +239,7 @@ class Keeper:
             lost = lost + self._flights.lose(())
             self._waiting.clear()
         self._event("died", code=code, lost=lost, words=words, never_ready=never_ready)
+        self._advance()
         if never_ready and self._wanted == "auto":
             self._wanted = "shell"
         elif now - self._started < SHORT_LIFE_SECONDS:

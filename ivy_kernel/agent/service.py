@@ -21,6 +21,9 @@ from .wire import Uploads, WireError, read_request, to_json, write_answer
 QUIET_TYPES = ("status", "execute_input")
 """Messages that nobody is woken for."""
 
+INTERRUPTIBLE_TYPES = ("execute_request", "comm_open", "comm_msg", "comm_close")
+"""Requests that run the user's code: cells, and the callbacks of widgets."""
+
 LOG_LIMIT_BYTES = 64 << 20
 
 
@@ -65,7 +68,7 @@ class Service:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a cell is running or about to."""
+        """Whether a request is being worked on or about to be."""
         return len(self._flights) > 0 or self._ledger.is_holding
 
     # -- requests
@@ -206,7 +209,7 @@ class Service:
 
     def _on_status(self, parent: dict[str, Any], content: dict[str, Any], now: float) -> bool:
         execution_state, message_id = content.get("execution_state"), str(parent.get("msg_id", ""))
-        if execution_state == "busy" and parent.get("msg_type") == "execute_request":
+        if execution_state == "busy" and parent.get("msg_type") in INTERRUPTIBLE_TYPES:
             self.keeper.state = "busy"
             self._flights.busy(message_id, now)
         elif execution_state == "idle":

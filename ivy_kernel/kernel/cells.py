@@ -34,7 +34,7 @@ from ivy_kernel.pacing import JUPYTER_SERVER_RATE, Pacer
 from ivy_kernel.progress import blanked, is_progress
 from ivy_kernel.routes.agent import AgentLost, Event, KernelDied, KernelReady
 from ivy_kernel.routes.agent_cells import AgentCells
-from ivy_kernel.routes.endings import show_error, show_ivy_error, succeeded
+from ivy_kernel.routes.endings import show_command_error, show_error, succeeded
 from ivy_kernel.session import Session
 from ivy_kernel.status import SandboxStatus
 from ivy_kernel.uses import UseNote, kernel_id_of
@@ -194,7 +194,7 @@ class CellRunner:
             code = parts.sandbox_code if parts.commands else cell.code
             return await self._run_in_sandbox(dataclasses.replace(cell, code=code), sink)
         except IvyError as exc:
-            return show_ivy_error(sink, exc, was_sent=False)
+            return show_command_error(sink, exc)
         except asyncio.CancelledError:  # by `interrupt`, during a command or a question
             return show_error(sink, "KeyboardInterrupt", "Interrupted.", "interrupted")
 

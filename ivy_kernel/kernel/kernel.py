@@ -34,7 +34,7 @@ INTERRUPT_LATE_SECONDS = 0.1
 """An interrupt may overtake the cell that it is meant for by so much."""
 INTERRUPT_WAIT_SECONDS = 1.0
 USAGE_SECONDS = 1.0
-DEBUG_SECONDS = 5.0
+DEBUG_SECONDS = 30.0
 QUESTION_SECONDS = 1.0
 COMM_INFO_SECONDS = 5.0
 SHUTDOWN_WAIT_SECONDS = 1.5
@@ -87,6 +87,7 @@ class IvyKernel(Kernel):
         self._cell_parent: Json | None = None
         self._turn = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._answering: set[asyncio.Future[None]] = set()
         self._warm = False
         self._counted_there = False
 
@@ -354,6 +355,9 @@ class IvyKernel(Kernel):
 
     async def debug_request(self, stream: Any, ident: Any, parent: Json) -> None:
         """On the control thread: the debugger of the kernel in the sandbox."""
+        self._beside(self._debug(stream, ident, parent))
+
+    async def _debug(self, stream: Any, ident: Any, parent: Json) -> None:
         has_one = self._runner is not None and "debugger" in self._runner.features
         content = await self._forward_control(parent, DEBUG_SECONDS) if has_one else None
         if not content:
@@ -364,14 +368,23 @@ class IvyKernel(Kernel):
 
     async def usage_request(self, stream: Any, ident: Any, parent: Json) -> None:
         """On the control thread: memory and processor of the kernel in the sandbox, or of this."""
+        self._beside(self._usage(stream, ident, parent))
+
+    async def _usage(self, stream: Any, ident: Any, parent: Json) -> None:
         content = await self._forward_control(parent, USAGE_SECONDS)
         if content is None:
             await super().usage_request(stream, ident, parent)
         else:
             self._wire.send(stream, "usage_reply", content, parent, ident)
 
+    def _beside(self, work: Coroutine[Any, Any, None]) -> None:
+        """Answer later, without holding up the channel: a shutdown may be the next message."""
+        task = asyncio.ensure_future(work)
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
     async def _forward_control(self, parent: Json, seconds: float) -> Json | None:
-        """The sandbox's answer on the control channel, which must not be held up for long."""
+        """The sandbox's answer to a request of the control channel; ``None`` without one."""
         agent = self._runner.agent if self._runner is not None else None
         if agent is None or self._loop is None:
             return None

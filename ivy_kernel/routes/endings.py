@@ -68,6 +68,11 @@ def show_error(sink: Sink, name: str, sentence: str, fate: Fate, traceback: str 
     return failed(content, fate)
 
 
+def show_command_error(sink: Sink, error: IvyError) -> Outcome:
+    """End a cell with the error of one of our own commands, which says itself what is known."""
+    return show_error(sink, type(error).__name__, str(error), "failed")
+
+
 def show_ivy_error(sink: Sink, error: IvyError, *, was_sent: bool = True) -> Outcome:
     """End a cell with one of this package's errors, and say what is known of its fate.
 

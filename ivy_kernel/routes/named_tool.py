@@ -75,7 +75,7 @@ class NamedTool:
     async def _run(
         self, tools: SandboxTools, parameters: Mapping[str, Any], seconds: float
     ) -> object:
-        result: object = await tools.client.run_tool(
+        result: object = await (await tools.client()).run_tool(
             tools.chat_id, self._tool, parameters, timeout_seconds=seconds
         )
         return result

@@ -69,8 +69,8 @@ class NotebookRoute:
     notices_losses = False
     notice = (
         "Cells run through the platform's notebook tool: output arrives when a cell has ended, a "
-        "cell may take 300 s at most, and input() and live widgets do not work. All notebooks on one "
-        "chat share its variables, and a restart empties them (imported modules stay)."
+        "cell may take 300 s at most, and input() and live widgets do not work. All notebooks on "
+        "one chat share its variables, and a restart empties them (imported modules stay)."
     )
 
     def __init__(self, tools: SandboxTools, *, cell_timeout_seconds: float) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,14 +60,14 @@ class SandboxTools:
     Parameters
     ----------
     client
-        The platform's client.
+        Gives the platform's client of the moment; the local sandbox's address may change.
     chat_id
         The chat.
     code_fields
         Tool → the field that carries its code, as the settings say.
     """
 
-    client: IvyClient
+    client: Callable[[], Awaitable[IvyClient]]
     chat_id: str
     code_fields: dict[str, str]
     found_fields: dict[str, str] = field(default_factory=dict)
@@ -98,7 +98,7 @@ class SandboxTools:
 
     async def _run(self, tool: str, code: str, timeout_seconds: float, *, retry: bool) -> object:
         name = self.found_fields.get(tool) or self.code_fields.get(tool, "code")
-        result: object = await self.client.run_tool(
+        result: object = await (await self.client()).run_tool(
             self.chat_id, tool, {name: code}, timeout_seconds=timeout_seconds, retry=retry
         )
         return result
@@ -117,7 +117,7 @@ class SandboxTools:
             nonce = os.urandom(8).hex()
             parameters: Mapping[str, Any] = {name: _PROBE.format(nonce=nonce)}
             try:
-                result = await self.client.run_tool(
+                result = await (await self.client()).run_tool(
                     self.chat_id, tool, parameters, timeout_seconds=PROBE_TIMEOUT_SECONDS
                 )
             except BadRequestError as exc:

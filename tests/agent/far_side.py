@@ -17,6 +17,7 @@ from fault_proxy import FaultProxy
 from sandbox_server import RunningSandbox
 from tool_calls import HttpTools
 
+from ivy_kernel.errors import CredentialsError, NotReadyError
 from ivy_kernel.models import Cell, Message, Outcome
 from ivy_kernel.routes.agent import AgentRoute, Event
 
@@ -50,6 +51,57 @@ class BareRunner:
 
     async def aclose(self) -> None:
         """Nothing is held open."""
+
+
+class Gate:
+    """A tool runner that can be shut: calls then fail without having been made.
+
+    Parameters
+    ----------
+    tools
+        Makes the calls while it is open.
+    delay_seconds
+        How long a refusal takes.
+    """
+
+    def __init__(self, tools: Any, *, delay_seconds: float = 0.0) -> None:
+        self.refusal: Callable[[], Exception] | None = None
+        self.refused = 0
+        self.under_way = 0
+        self._tools = tools
+        self._delay_seconds = delay_seconds
+
+    @property
+    def calls(self) -> int:
+        """How many calls were made."""
+        return int(self._tools.calls)
+
+    async def __call__(self, tool: str, code: str, timeout_seconds: float) -> object:
+        """Make a call, or fail."""
+        if self.refusal is None:
+            return await self._tools(tool, code, timeout_seconds)
+        error = self.refusal()
+        self.refused += 1
+        self.under_way += 1
+        try:
+            await asyncio.sleep(self._delay_seconds)
+        finally:
+            self.under_way -= 1
+        raise error
+
+    async def aclose(self) -> None:
+        """Let the last calls through, and close."""
+        await self._tools.aclose()
+
+
+def not_ready() -> Exception:
+    """What a starting sandbox answers."""
+    return NotReadyError("still starting", status_code=503)
+
+
+def wrong_key() -> Exception:
+    """What a key that is not accepted is answered."""
+    return CredentialsError("the key is not accepted", status_code=401)
 
 
 @dataclass
@@ -176,6 +228,8 @@ async def route_over(tools: Any, directory: Path | str, **options: Any) -> Async
     try:
         yield Far(route, tools, background, events)
     finally:
+        if isinstance(tools, Gate):
+            tools.refusal = None
         await route.shutdown()
         await tools.aclose()
 

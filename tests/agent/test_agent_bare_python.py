@@ -8,13 +8,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from far_side import BareRunner, is_alive, route_over, until
 
+from ivy_kernel.agent.daemon import remove_directory
 from ivy_kernel.routes.agent import AgentOpened, KernelReady
 from ivy_kernel.routes.agent.exchange import pack
 from ivy_kernel.routes.agent.frames import AgentSilentError, read_answer
@@ -36,14 +35,6 @@ def interpreter(version: str) -> str:
         if f"Python {version}.".encode() in tried.stdout:
             return candidate
     pytest.skip(f"there is no Python {version} on this machine")
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """An empty directory with a short path, as sockets need it."""
-    path = Path(tempfile.mkdtemp(prefix="ivy-"))
-    yield path
-    shutil.rmtree(path, ignore_errors=True)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -181,3 +172,12 @@ def test_the_archive_is_the_same_bytes_for_the_same_source() -> None:
     assert agent_archive() == first
     program = start_program(key="k", request=pack({}), call_id="c")
     assert len(program) < 64_000
+
+
+def test_the_directory_goes_even_without_its_socket(place: Path) -> None:
+    """A socket that somebody has removed already keeps nothing from being cleaned up."""
+    directory = place / "ours"
+    directory.mkdir()
+    (directory / "agent.log").touch()
+    remove_directory(str(directory))
+    assert not directory.exists()

@@ -233,9 +233,15 @@ async def test_an_outage_is_told_and_its_end_too(
 
 
 async def test_giving_up_calls_the_outcome_unknown(far: Far, network: FaultProxy) -> None:
-    """A cell that was running when the network went is unknown when the user gives up."""
+    """A cell that was running when the network went is unknown when the user gives up.
+
+    It is stopped all the same when the network is back.
+    """
     await far.run("1")
-    running = far.begin("import time\nprint('on', flush=True)\ntime.sleep(60)")
+    running = far.begin(
+        "import time\nprint('on', flush=True)\n"
+        "try:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    was_stopped = True"
+    )
     await until(lambda: running.text, "first output")
     network.is_out = True
     said = await far.route.interrupt(running.message_id, deadline_seconds=0.3)
@@ -243,7 +249,7 @@ async def test_giving_up_calls_the_outcome_unknown(far: Far, network: FaultProxy
     far.route.give_up(running.message_id)
     ran = await running.end()
     network.is_out = False
-    assert await far.route.interrupt(running.message_id) == "sent"
+    assert (await asyncio.wait_for(far.run("was_stopped"), 20)).result == "True"
     assert ran.fate == "unknown"
     assert ran.messages[-1].msg_type == "error"
     assert ran.messages[-1].content["evalue"] == ran.outcome.reply["evalue"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ivy_kernel.agent.message_log import BLOCK_BYTES, MessageLog
 from ivy_kernel.agent.recorder import Recorder
-from ivy_kernel.routes.agent.inbox import Inbox, to_message
+from ivy_kernel.routes.agent.inbox import Inbox, InboxFullError, to_message
 
 LINES = st.lists(st.binary(min_size=1, max_size=200).map(lambda b: b.replace(b"\n", b" ") + b"\n"))
 
@@ -71,6 +71,36 @@ def test_a_gap_is_noticed() -> None:
     assert inbox.add(len(first), second) == []
     assert inbox.has_gap
     assert [r["d"]["n"] for r in inbox.add(0, first)] == [1, 2]
+
+
+def test_a_record_without_an_end_is_refused() -> None:
+    """What grows beyond the limit is not held, however it is cut."""
+    inbox = Inbox(held_limit_bytes=100_000)
+    for number in range(10):
+        assert inbox.add(number * 10_000, b"x" * 10_000) == []
+    with pytest.raises(InboxFullError):
+        inbox.add(100_000, b"x")
+
+
+def test_early_slices_are_held_within_the_limit() -> None:
+    """Those beyond it are left to be asked for again; the one that is next is always taken."""
+    inbox = Inbox(held_limit_bytes=1_000)
+    records = [record(number).rjust(400) for number in range(5)]
+    for number in (1, 2, 3, 4):
+        assert inbox.add(number * 400, records[number]) == []
+    assert [r["d"]["n"] for r in inbox.add(0, records[0])] == [0, 1, 2]
+    assert inbox.offset == 1_200
+    assert [r["d"]["n"] for r in inbox.add(1_200, records[3] + records[4])] == [3, 4]
+
+
+def test_many_early_slices_do_not_keep_the_next_one_out() -> None:
+    """However many slices came early, the one that they wait for is taken."""
+    inbox = Inbox()
+    records = [record(number) for number in range(100, 200)]
+    offsets = [sum(map(len, records[:number])) for number in range(100)]
+    for number in range(1, 100):
+        inbox.add(offsets[number], records[number])
+    assert len(inbox.add(0, records[0])) > 60
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,19 @@ async def test_an_agent_that_another_client_started_anew(sandbox: RunningSandbox
         assert (await other.run("x")).result == "2"
 
 
+@pytest.mark.parametrize("kernel", ["ipykernel", "shell"])
+async def test_a_kernel_that_dies_again_and_again(sandbox: RunningSandbox, kernel: str) -> None:
+    """While the next start is put off, a cell waits for it; one for the dead kernel is refused."""
+    async with route_to(sandbox, kernel=kernel) as far:
+        for _ in range(3):
+            assert (await far.run("import os; os._exit(3)")).fate == "lost"
+            assert (await far.run("6 * 7")).result == "42"
+        _, pid = await pids(far)
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: not is_alive(pid), "the kernel's end")
+        await refused(far, "memory")
+
+
 async def test_restart_needs_no_complaint_after_a_death(sandbox: RunningSandbox) -> None:
     """A user who restarts knows that the variables are gone."""
     async with route_to(sandbox, kernel="shell") as far:

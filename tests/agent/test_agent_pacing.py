@@ -170,3 +170,11 @@ def test_one_refusal_is_not_believed() -> None:
     assert is_final(api_error(502), 8)
     assert not is_final(api_error(429), 100)
     assert not is_final(errors.NoAnswerError("x"), 100)
+
+
+@pytest.mark.parametrize(
+    "kind", [errors.SettingError, errors.MissingSettingError, errors.UsageError]
+)
+def test_a_call_that_was_not_made_has_not_run(kind: type[Exception]) -> None:
+    """Settings that cannot be read at that moment stop a call before it is made."""
+    assert provably_not_run(kind("x"))

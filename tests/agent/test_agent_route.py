@@ -175,7 +175,7 @@ async def test_a_cell_interrupted_while_the_agent_starts_does_not_run(
     async with route_to(sandbox, kernel="shell") as far:
         running = far.begin("open('ran', 'w')")
         await asyncio.sleep(0)
-        assert await far.route.interrupt(running.message_id) == "armed"
+        assert await far.route.interrupt(running.message_id) == "finished"
         ran = await running.end()
         assert ran.fate == "interrupted"
         assert (await far.run("import os; os.path.exists('ran')")).result == "False"

@@ -156,3 +156,28 @@ def test_an_answer_keeps_within_its_limit(limit: int) -> None:
         assert 0 < taken <= len(body)
         assert read_answer({"stdout": printed(frame)}, CALL).body == body[:taken]
     assert write_answer(header, b"small", limit_chars=limit)[1] == 5
+
+
+@pytest.mark.parametrize("number", ["\u00b2", "\u0662", "9" * 5000, "-2", ""])
+def test_an_error_number_that_is_none_is_an_agent_that_is_silent(number: str) -> None:
+    """What looks like a digit and is none does not raise anything else."""
+    with pytest.raises(AgentSilentError):
+        read_answer(f"\n{BEGIN}{CALL}\n!{number} words\n{END}{CALL}\n", CALL)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"nonce": 7},
+        {"nonce": "n", "attached": "one"},
+        {"nonce": "n", "offset": None},
+        {"nonce": "n", "parked_seconds": "long"},
+        {"nonce": "n", "generation": [1]},
+        {"nonce": "n", "under_way": 3},
+    ],
+    ids=str,
+)
+def test_a_header_of_wrong_types_is_no_answer(header: dict[str, Any]) -> None:
+    """What an answer says about itself is checked before anything counts with it."""
+    with pytest.raises(AnswerError, match="cannot be read"):
+        read_answer(printed(write_answer(header)[0]), CALL)

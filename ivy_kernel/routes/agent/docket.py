@@ -46,12 +46,20 @@ class Docket:
         Takes messages whose parent is no request of ours that is under way.
     on_event
         Takes events.
+
+    Attributes
+    ----------
+    generation
+        The number of the kernel that the next request is meant for.
+    used_generation
+        The number of the kernel that the user's variables are in; 0 while no cell has run.
     """
 
     def __init__(
         self, on_background: Callable[[Message], None], on_event: Callable[[Event], None]
     ) -> None:
         self.generation = 1
+        self.used_generation = 0
         self._expected_generation = 0
         self._expected_restart = ""
         self.kernel: KernelReady | None = None
@@ -66,6 +74,16 @@ class Docket:
     def is_active(self) -> bool:
         """Whether anything of ours has been submitted and is under way."""
         return any(pending.submission is not None for pending in self._pending.values())
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether anything of ours may be running in the sandbox."""
+        return any(not pending.has_not_run for pending in self._pending.values())
+
+    @property
+    def unwanted(self) -> list[Pending]:
+        """What has been interrupted and has not ended."""
+        return [pending for pending in self._pending.values() if pending.was_interrupted]
 
     @property
     def is_expecting(self) -> bool:
@@ -188,9 +206,12 @@ class Docket:
             "A new one has been started; run the cells that the next ones need again."
         )
         is_told = self._lose(event.get("lost", []), cause)
-        if not is_told and not never_ready:  # before it is ready there are no variables to lose
+        # Before it is ready there are no variables to lose; and a loss from before the last cell
+        # is old news, read late.
+        is_told = is_told or never_ready or generation < self.used_generation
+        if not is_told:
             self._notice = cause
-        self._on_event(KernelDied(str(cause), exit_code, log, is_told or never_ready))
+        self._on_event(KernelDied(str(cause), exit_code, log, is_told))
 
     def _on_restarted(self, event: Json, generation: int) -> None:
         self.generation = max(self.generation, generation + 1)

@@ -23,6 +23,15 @@ MOST_STRINGS = 20_000
 ANSWER_LIMIT_BYTES = 16 << 20
 EXCERPT_CHARS = 300
 
+HEADER_TYPES = {
+    "nonce": str,
+    "parked_seconds": int | float,
+    "under_way": list,
+    **dict.fromkeys(("attached", "base", "offset", "end", "acknowledged"), int),
+    **dict.fromkeys(("generation", "session", "pending", "parked"), int),
+}
+"""What is counted with, or known again by; other fields are only shown."""
+
 ENOENT = 2
 """No socket of that name: the directory is not the one that the start call saw."""
 
@@ -79,7 +88,7 @@ def read_answer(result: object, call_id: str) -> Answer:
     TruncatedError
         The beginning of the frame is there, its end is not.
     AnswerError
-        There is nothing of this call in the result.
+        There is nothing of this call in the result, or nonsense.
     """
     begin, end = BEGIN + call_id, END + call_id
     size_chars = 0
@@ -130,7 +139,8 @@ def _read_frame(text: str) -> Answer | None:
         place = found if isinstance(found, dict) else {}
     if text.startswith("!"):
         number, _, words = text[1:].partition(" ")
-        code = int(number) if number.isdigit() else 0
+        is_number = number.isascii() and number.isdecimal() and len(number) < 10
+        code = int(number) if is_number else 0
         if code == ENOENT or code in CONNECTION_REFUSED:
             raise NoAgentError(code, words)
         raise AgentSilentError(words)
@@ -147,4 +157,9 @@ def _read_frame(text: str) -> Answer | None:
         return None
     line_bytes, _, body = raw.partition(b"\n")
     header = _parsed(line_bytes.decode("utf-8", "replace"))
-    return Answer(header, body, place) if isinstance(header, dict) else None
+    if not isinstance(header, dict):
+        return None
+    for name, kind in HEADER_TYPES.items():
+        if name in header and not isinstance(header[name], kind):
+            raise AnswerError(f"The agent's answer cannot be read: its {name} is no {kind}.")
+    return Answer(header, body, place)

@@ -180,9 +180,7 @@ class Ladder:
             is_found = first.place.get("how") == "found"
             self._counters.agents_started += not is_found
             header = second.header
-            return Contact(
-                rung, directory, str(header["nonce"]), int(header["attached"]), is_found, header
-            )
+            return Contact(rung, directory, header["nonce"], header["attached"], is_found, header)
 
     async def _start(self, rung: Rung, request: Json) -> Answer:
         call_id = new_call_id()
@@ -212,6 +210,8 @@ class Ladder:
             try:
                 answer: Answer = await ask()
                 if "attached" in answer.header:
+                    if "nonce" not in answer.header:
+                        raise AnswerError("The agent does not say who it is.")
                     return answer
                 raise RungFailedError(f"the agent refused: {answer.header.get('error')}")
             except (NetworkError, ApiError, AgentSilentError, TruncatedError) as error:

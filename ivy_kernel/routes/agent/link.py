@@ -9,11 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ivy_kernel.errors import AnswerError, SandboxError, SandboxLostError
+from ivy_kernel.errors import AnswerError, IvyError, SandboxError, SandboxLostError
 from ivy_kernel.models import Json
 from ivy_kernel.routes.agent.exchange import Exchange
 from ivy_kernel.routes.agent.frames import Answer, NoAgentError, TruncatedError
-from ivy_kernel.routes.agent.inbox import Inbox
+from ivy_kernel.routes.agent.inbox import HELD_LIMIT_BYTES, Inbox, InboxFullError
 from ivy_kernel.routes.agent.ladder import Contact
 from ivy_kernel.routes.agent.outbox import Outbox, Submission
 from ivy_kernel.routes.agent.pacing import Pacing
@@ -29,6 +29,10 @@ PROBE_DELAY_SECONDS = 0.15
 UNREACHABLE_AFTER_SECONDS = 5.0
 ABSENCES_BELIEVED = 3
 UNREADABLE_BELIEVED = 6
+REFUSED_SECONDS = 20.0
+"""How long refusals must last while something runs: a key may be changed just then, or a replica
+may be wrong, and the cell works on all the same."""
+
 SMALLEST_LIMIT_CHARS = 2_048
 FIRST_LIMIT_CHARS = 1 << 20
 
@@ -71,6 +75,8 @@ class Link:
         Takes the records of the log in order.
     is_expecting
         Whether something else is awaited: the next kernel.
+    is_at_work
+        Whether something of ours may be running in the sandbox.
     on_silence
         Called when the agent has nothing under way and everything it said has arrived.
     on_over
@@ -78,8 +84,12 @@ class Link:
     on_reachable
         Called with an error when calls have failed for some seconds, and with ``None`` when one
         gets through again.
+    on_failed_call
+        Called after each failed call: what it carried may be known not to have arrived.
     give_up_seconds
         How long calls may fail before the conversation is over.
+    held_limit_bytes
+        How much may be held of what the agent said and cannot be read yet.
     """
 
     def __init__(
@@ -90,27 +100,33 @@ class Link:
         *,
         is_active: Callable[[], bool],
         is_expecting: Callable[[], bool],
+        is_at_work: Callable[[], bool],
         on_record: Callable[[Json], None],
         on_silence: Callable[[], None],
         on_over: Callable[[Exception], None],
         on_reachable: Callable[[Exception | None], None],
+        on_failed_call: Callable[[], None],
         give_up_seconds: float,
+        held_limit_bytes: int = HELD_LIMIT_BYTES,
     ) -> None:
         self.contact = contact
         self.outbox = Outbox()
-        self.inbox = Inbox(int(contact.header.get("base", 0)))
+        self.inbox = Inbox(contact.header.get("base", 0), held_limit_bytes=held_limit_bytes)
         self.pacing = pacing
         self.limit_chars = FIRST_LIMIT_CHARS
         self._exchange = exchange
         self._is_active = is_active
         self._is_expecting = is_expecting
+        self._is_at_work = is_at_work
         self._on_record = on_record
         self._on_silence = on_silence
         self._on_over = on_over
         self._on_reachable = on_reachable
+        self._on_failed_call = on_failed_call
         self._give_up_seconds = give_up_seconds
         self._loop = asyncio.get_running_loop()
         self._polls: set[Poll] = set()
+        self._wishes: dict[str, Json] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._is_over = False
@@ -138,11 +154,35 @@ class Link:
         self.pacing.listen(self._loop.time())
         self._top_up()
 
-    async def ask(self, request: Json, *, deadline_seconds: float) -> Answer | None:
-        """Ask something beside the polls; ``None`` when no answer could be had in time."""
+    async def interrupt(
+        self, target: str, *, deadline_seconds: float, is_moot: Callable[[], bool]
+    ) -> str:
+        """Have the agent interrupt a request; its answer, empty when none came in time.
+
+        The wish is kept then, and every later call carries it until one gets through.
+        """
+        wish = {"id": secrets.token_hex(8), "target": target}
+        self._wishes[target] = wish
+        answer = await self.ask(
+            {"interrupt": wish}, deadline_seconds=deadline_seconds, is_moot=is_moot
+        )
+        self._top_up()
+        return str(answer.header.get("interrupt")) if answer is not None else ""
+
+    async def ask(
+        self,
+        request: Json,
+        *,
+        deadline_seconds: float,
+        is_moot: Callable[[], bool] = lambda: False,
+    ) -> Answer | None:
+        """Ask something beside the polls; ``None`` when no answer could be had in time.
+
+        It is not asked again once ``is_moot`` says that nobody needs it any more.
+        """
         backoff = Backoff()
         deadline = self._loop.time() + deadline_seconds
-        while not self._is_over:
+        while not (self._is_over or is_moot()):
             try:
                 rest = max(0.0, deadline - self._loop.time())
                 carry = self._carry(request, self.outbox.take(), 0.0)
@@ -154,10 +194,11 @@ class Link:
             except Exception as error:
                 pause_seconds = backoff.failed(error)
                 times = backoff.same_failures
+                self._on_failed_call()
                 is_gone = isinstance(error, NoAgentError) and times > 1
                 if is_gone or is_final(error, times):
                     return None
-                if self._loop.time() + pause_seconds > deadline:
+                if is_moot() or self._loop.time() + pause_seconds > deadline:
                     return None
                 await asyncio.sleep(pause_seconds)
         return None
@@ -181,6 +222,11 @@ class Link:
             self._send_poll(now)
         self._set_timer(now)
 
+    @property
+    def _has_work(self) -> bool:
+        """Whether anything of ours is under way, or on its way to the agent."""
+        return self._is_active() or len(self.outbox) > 0 or bool(self._wishes)
+
     def _wants_poll(self, now: float) -> bool:
         if now < self._not_before or len(self._polls) >= POLLS_LIMIT:
             return False
@@ -191,7 +237,7 @@ class Link:
             self._must_rewind = True
             self._gap = None
             return True
-        is_active = self._is_active() or len(self.outbox) > 0 or self._is_expecting()
+        is_active = self._has_work or self._is_expecting()
         return len(current) < self.pacing.polls_wanted(now, is_active=is_active)
 
     def _has_lasting_gap(self, now: float) -> bool:
@@ -201,7 +247,7 @@ class Link:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        is_active = self._is_active() or len(self.outbox) > 0 or self._is_expecting()
+        is_active = self._has_work or self._is_expecting()
         if is_active or self._gap is not None:
             pause = self._not_before - now if self._not_before > now else TICK_SECONDS
             self._timer = self._loop.call_later(pause, self._top_up)
@@ -210,7 +256,7 @@ class Link:
             self._timer = self._loop.call_at(at + 0.001, self._top_up)
 
     def _send_poll(self, now: float) -> None:
-        is_active = self._is_active() or len(self.outbox) > 0
+        is_active = self._has_work
         wait_seconds = self.pacing.wait_seconds()
         wish: Json = {
             "since": self.inbox.offset,
@@ -248,8 +294,10 @@ class Link:
 
     async def _carry(self, request: Json, carried: list[Submission], wait_seconds: float) -> Answer:
         """One call, with everything that is unacknowledged in it."""
+        wish: Json = request.get("interrupt") or next(iter(self._wishes.values()), {})
         request = {
             **request,
+            **({"interrupt": wish} if wish else {}),
             "nonce": self.contact.nonce,
             "session": self.contact.session,
             "submit": [[submission.number, submission.body] for submission in carried],
@@ -273,7 +321,9 @@ class Link:
             raise
         finally:
             self.outbox.put_down(carried, provably_not_applied=not_applied)
-        self.outbox.acknowledge(int(answer.header.get("acknowledged", 0)))
+        self.outbox.acknowledge(answer.header.get("acknowledged", 0))
+        if wish and self._wishes.get(wish["target"]) is wish:
+            del self._wishes[wish["target"]]
         return answer
 
     # -- what becomes of a poll
@@ -287,11 +337,11 @@ class Link:
             self._is_unreachable = False
             self._on_reachable(None)
         header = answer.header
-        if float(header.get("parked_seconds", 0.0)) >= poll.wait_seconds:
+        if header.get("parked_seconds", 0.0) >= poll.wait_seconds:
             poll.has_waited = True
             self.pacing.waited(poll.wait_seconds)
         was_active = self._is_active()
-        offset = int(header.get("offset", 0))
+        offset = header.get("offset", 0)
         for record in self.inbox.add(offset, answer.body):
             self._hand_on(record)
         self._look_for_gap(offset, now)
@@ -340,6 +390,7 @@ class Link:
             self._exchange.counters.truncated_answers += 1
             smaller = min(self.limit_chars // 2, int(error.size_chars * 0.9))
             self.limit_chars = max(SMALLEST_LIMIT_CHARS, smaller)
+        self._on_failed_call()
         self.pacing.failed(error, now, asked=poll.wait_seconds, lasted=now - poll.sent_at)
         pause_seconds = self._backoff.failed(error)
         self._not_before = now + pause_seconds
@@ -355,7 +406,10 @@ class Link:
     def _verdict(self, error: Exception, now: float) -> Exception | None:
         """Why the conversation is over, if this failure means that."""
         times = self._backoff.same_failures
-        if isinstance(error, TakenOverError) or is_final(error, times):
+        failed_seconds = now - self._failing_since if self._failing_since is not None else 0.0
+        if isinstance(error, TakenOverError | InboxFullError):
+            return error
+        if is_final(error, times) and (failed_seconds > REFUSED_SECONDS or not self._is_at_work()):
             return error
         if isinstance(error, StrangerError):
             return SandboxLostError("The variables are gone, because the sandbox was started anew.")
@@ -365,10 +419,9 @@ class Link:
                 f"(the sandbox was recycled, or its memory ran out: {error})."
             )
         if isinstance(error, AnswerError) and times >= UNREADABLE_BELIEVED:
-            lasting = self._failing_since is not None and now - self._failing_since > 30.0
-            return error if lasting else None
-        if self._failing_since is not None and now - self._failing_since > self._give_up_seconds:
-            return error
+            return error if failed_seconds > 30.0 else None
+        if failed_seconds > self._give_up_seconds:
+            return error if isinstance(error, IvyError) else AnswerError(str(error))
         return None
 
     def _finish(self, reason: Exception) -> None:
@@ -394,7 +447,7 @@ class Link:
             return
         finally:
             self._is_probing = False
-        if int(answer.header.get("parked", 0)) > 0:
+        if answer.header.get("parked", 0) > 0:
             self.pacing.overlap_seen()
         elif poll.has_waited:
             self.pacing.queueing_seen(self._loop.time())

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 from ivy_kernel.models import Fate, Message, Sink
 from ivy_kernel.routes.agent.outbox import Submission
+
+Result = TypeVar("Result")
 
 
 class EndedError(Exception):
@@ -104,6 +108,25 @@ class Pending:
         """The reply, or ``None`` where there is none; raises EndedError."""
         return await asyncio.shield(self._end)
 
+    async def unless_ended(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """The work's result; raises EndedError as soon as this request has ended instead."""
+        task = asyncio.ensure_future(work)
+        task.add_done_callback(_retrieve)
+        try:
+            either: set[asyncio.Future[Any]] = {task, self._end}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if self.is_done:
+                await self.wait()
+            return task.result()
+        finally:
+            task.cancel()
+
     def _check(self) -> None:
         if not (self._needs_reply or self._needs_idle or self._end.done()):
             self._end.set_result(self._reply)
+
+
+def _retrieve(task: asyncio.Task[Any]) -> None:
+    """Look at a task's error, because perhaps nobody waits any more."""
+    if not task.cancelled():
+        task.exception()

@@ -15,6 +15,8 @@ from ivy_kernel.errors import (
     NotSentError,
     RateLimitedError,
     SandboxBrokenError,
+    SettingError,
+    UsageError,
 )
 from ivy_kernel.routes.agent.frames import NoAgentError
 
@@ -37,10 +39,13 @@ _REFUSED_UNREAD = (
     RateLimitedError,
 )
 
+_NOT_SENT = (NotSentError, SettingError, UsageError)
+"""The settings are read for every call, and a file may be half-written at that moment."""
+
 
 def provably_not_run(error: BaseException) -> bool:
     """Whether the call that failed so has certainly handed nothing to the agent."""
-    return isinstance(error, (*_REFUSED_UNREAD, NotSentError, NoAgentError))
+    return isinstance(error, (*_REFUSED_UNREAD, *_NOT_SENT, NoAgentError))
 
 
 def is_final(error: BaseException, times: int) -> bool:

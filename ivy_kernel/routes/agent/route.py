@@ -36,7 +36,8 @@ RESTART_SECONDS = 60.0
 READY_POLL_SECONDS = 0.02
 SHUTDOWN_SECONDS = 4.0
 COMM_SECONDS = 60.0
-COMM_TYPES = ("comm_open", "comm_msg", "comm_close")
+HELD_TIMES = 4
+"""How much more than the agent keeps of its output may be held here: replies it keeps always."""
 
 
 def directory_key(session_key: str) -> str:
@@ -105,6 +106,7 @@ class AgentRoute:
         self._on_event = on_event or _ignore
         self._on_background = on_background or _ignore
         self._give_up_seconds = give_up_seconds
+        self._held_limit_bytes = HELD_TIMES * log_limit_bytes
         self._wait_seconds = wait_seconds
         self._idle_poll_seconds = idle_poll_seconds
         self._counters = Counters()
@@ -127,6 +129,7 @@ class AgentRoute:
         self._link: Link | None = None
         self._opening: asyncio.Task[Link] | None = None
         self._loss: Exception | None = None
+        self._known: tuple[str, int] | None = None
         self._is_closed = False
 
     # -- the agent's life
@@ -200,10 +203,11 @@ class AgentRoute:
         pending = Pending(str(header["msg_id"]), is_cell=True, sink=sink)
         self._docket.add(pending)
         try:
-            link = await self._opened()
-            if pending.was_interrupted:
-                return told(sink, "interrupted", "Interrupted before it ran.")
+            link = self._link
+            if link is None:
+                link = await pending.unless_ended(self._opened())
             self._raise_loss()
+            self._docket.used_generation = self._docket.generation
             self._submit(link, pending, "shell", header, execute_content(cell), {}, ())
             reply = await pending.wait()
         except EndedError as ended:
@@ -218,28 +222,33 @@ class AgentRoute:
         return Outcome(fate_of(content, was_interrupted=pending.was_interrupted), content)
 
     async def interrupt(self, msg_id: str, *, deadline_seconds: float = 20.0) -> Interrupted:
-        """Interrupt one cell, wherever it is on its way.
+        """Interrupt one cell, or one widget's message, wherever it is on its way.
+
+        What has provably not reached the agent is taken back, now or as soon as that is known.
 
         Returns
         -------
         str
             ``sent``: it was running and the kernel has been signalled. ``armed``: it has not begun,
-            and will be stopped when it does. ``finished``: there is nothing to stop.
-            ``unreachable``: nobody could be asked in time.
+            and will be stopped when it does. ``finished``: there is nothing to stop, or no longer.
+            ``unreachable``: nobody could be asked in time; later calls go on asking.
         """
         pending = self._docket.get(msg_id)
         if pending is not None:
             pending.was_interrupted = True
+            self._withdraw(pending)
         link = self._link
-        if link is None:
-            return "finished" if pending is None else "armed"
-        wish = {"id": secrets.token_hex(8), "target": msg_id}
-        answer = await link.ask({"interrupt": wish}, deadline_seconds=deadline_seconds)
-        said = str(answer.header.get("interrupt")) if answer is not None else ""
+        if link is None or (pending is not None and pending.is_done):
+            return "finished"
+        said = await link.interrupt(
+            msg_id,
+            deadline_seconds=deadline_seconds,
+            is_moot=lambda: pending is not None and pending.is_done,
+        )
         for word in ("sent", "armed", "finished"):
             if said == word:
                 return word
-        return "unreachable"
+        return "finished" if pending is not None and pending.is_done else "unreachable"
 
     def give_up(self, msg_id: str) -> None:
         """Stop waiting for a cell: its outcome is called unknown, or "not run" where that is so.
@@ -247,12 +256,9 @@ class AgentRoute:
         Called by the kernel when the user interrupts a second time and nobody can be reached.
         """
         pending = self._docket.get(msg_id)
-        if pending is None:
+        if pending is None or self._withdraw(pending):
             return
-        submission, link = pending.submission, self._link
-        withdrawn = submission is None or (link is not None and link.outbox.withdraw(submission))
-        words = "Interrupted before it ran." if withdrawn else "Given up while it was running."
-        pending.end(EndedError("interrupted" if withdrawn else "unknown", SandboxError(words)))
+        pending.end(EndedError("unknown", SandboxError("Given up while it was running.")))
         self._docket.remove(pending)
 
     async def follow(self) -> None:
@@ -278,8 +284,14 @@ class AgentRoute:
             self._docket.remove(pending)
 
     async def answer_input(self, value: str, *, request: Message | None = None) -> None:
-        """Answer an ``input_request`` (message spec, "Messages on the stdin channel")."""
-        link = await self._opened()
+        """Answer an ``input_request`` (message spec, "Messages on the stdin channel").
+
+        Raises
+        ------
+        NoAnswerError
+            The agent that asked is gone.
+        """
+        link = self._open_link()
         parent = (request.header if request is not None else None) or {}
         body = self._body("stdin", self._header("input_reply"), {"value": value, "status": "ok"})
         body["p"] = parent
@@ -300,10 +312,12 @@ class AgentRoute:
     ) -> Message:
         """Ask the kernel something and return its reply: completion, inspection, history, ….
 
+        Never looks for an agent, nor starts one: that is for cells alone.
+
         Raises
         ------
         NoAnswerError
-            No reply came within ``timeout_seconds``.
+            No reply came within ``timeout_seconds``, or no agent is known.
         SandboxLostError
             The kernel that was asked is gone.
         """
@@ -328,7 +342,13 @@ class AgentRoute:
         """Hand a ``comm_open``, ``comm_msg`` or ``comm_close`` over; returns at the remote "idle".
 
         Front ends drop a widget's callbacks at "idle", so it must not be told too early.
+
+        Raises
+        ------
+        NoAnswerError
+            No agent is known; none is looked for.
         """
+        self._open_link()
         header = self._header(str(header.get("msg_type", "comm_msg")), header)
         pending = Pending(str(header["msg_id"]), needs_reply=False)
         with contextlib.suppress(NoAnswerError):
@@ -370,6 +390,13 @@ class AgentRoute:
         self._refuse_when_closed()
         return link
 
+    def _open_link(self) -> Link:
+        """The link, if there is one: what the user did not run starts nothing."""
+        self._refuse_when_closed()
+        if self._link is None:
+            raise NoAnswerError("The sandbox's kernel is not connected; the next cell connects it.")
+        return self._link
+
     def _refuse_when_closed(self) -> None:
         if self._is_closed:
             raise SandboxError("This session is closed; restart the kernel to open it again.")
@@ -388,7 +415,8 @@ class AgentRoute:
             may_overlap=False if is_notebook else None,
         )
         self._docket.expect_restart("")
-        self._docket.generation = int(contact.header.get("generation") or 1)
+        self._docket.generation = contact.header.get("generation") or 1
+        self._compare(contact)
         link = self._link_to(contact, self._pacing)
         self._link = link
         running = tuple(str(i) for i in contact.header.get("under_way") or ())
@@ -397,6 +425,21 @@ class AgentRoute:
             link.listen()
         return link
 
+    def _compare(self, contact: Contact) -> None:
+        """See whether the variables are where they were before calls were given up."""
+        known, self._known = self._known, None
+        generation = self._docket.generation
+        if known == (contact.nonce, generation):
+            return
+        if known is not None:
+            what = "kernel" if known[0] == contact.nonce else "agent"
+            self._loss = SandboxLostError(
+                f"The variables are gone, because the sandbox's {what} was started anew while it "
+                f"could not be reached."
+            )
+        # What is about to be told is not to be told again when the log's old events are read.
+        self._docket.used_generation = 0 if self._loss is None else generation
+
     def _link_to(self, contact: Contact, pacing: Pacing) -> Link:
         return Link(
             Exchange(self._call, contact.rung.speaker, contact.directory, self._counters),
@@ -404,20 +447,39 @@ class AgentRoute:
             pacing,
             is_active=lambda: self._docket.is_active,
             is_expecting=lambda: self._docket.is_expecting,
+            is_at_work=lambda: self._docket.is_at_work,
             on_record=self._docket.on_record,
             on_silence=self._docket.on_silence,
             on_over=self._on_over,
             on_reachable=self._on_reachable,
+            on_failed_call=self._withdraw_unwanted,
             give_up_seconds=self._give_up_seconds,
+            held_limit_bytes=self._held_limit_bytes,
         )
 
     def _on_over(self, reason: Exception) -> None:
-        self._link = None
+        link, self._link = self._link, None
         self._docket.kernel = None
+        is_loss = isinstance(reason, SandboxLostError)
+        if link is not None and not is_loss:
+            self._known = (link.contact.nonce, self._docket.generation)
         is_told = self._docket.end_all(reason)
-        if isinstance(reason, SandboxLostError):
+        if is_loss:
             self._on_event(AgentLost(str(reason)))
             self._loss = None if is_told else reason
+
+    def _withdraw(self, pending: Pending) -> bool:
+        """Take back what has provably not reached the agent; whether that was so."""
+        submission, link = pending.submission, self._link
+        if submission is not None and not (link is not None and link.outbox.withdraw(submission)):
+            return False
+        pending.end(EndedError("interrupted", SandboxError("Interrupted before it ran.")))
+        self._docket.remove(pending)
+        return True
+
+    def _withdraw_unwanted(self) -> None:
+        for pending in self._docket.unwanted:
+            self._withdraw(pending)
 
     def _on_reachable(self, error: Exception | None) -> None:
         self._on_event(ReachableAgain() if error is None else Unreachable(error))
@@ -468,8 +530,7 @@ class AgentRoute:
         metadata: Json,
         buffers: tuple[bytes, ...],
     ) -> Message | None:
-        link = await self._opened()
-        self._submit(link, pending, channel, header, content, metadata, buffers)
+        self._submit(self._open_link(), pending, channel, header, content, metadata, buffers)
         return await pending.wait()
 
     def _submit(

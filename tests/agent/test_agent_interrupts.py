@@ -1,0 +1,106 @@
+"""Interrupts where they are easily lost: before a cell is sent, in an outage, in a callback."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from far_side import BareRunner, Far, Gate, not_ready, route_over, text_of, until
+
+from ivy_kernel.errors import NoAnswerError
+
+
+@pytest.fixture
+async def far(place: Path) -> AsyncIterator[Far]:
+    """A session whose calls can be made to fail."""
+    gate = Gate(BareRunner(sys.executable, (), place), delay_seconds=0.2)
+    async with route_over(gate, place, kernel="shell") as far:
+        yield far
+
+
+async def has_run(far: Far) -> bool:
+    """Whether a cell that defines ``ran`` has run."""
+    return (await far.run("'ran' in globals()")).result == "True"
+
+
+async def test_a_cell_that_was_refused_is_taken_back_at_the_first_interrupt(far: Far) -> None:
+    """A cell that the platform has not taken ends as not run, and does not run later."""
+    await far.run("1")
+    far.tools.refusal = not_ready
+    running = far.begin("ran = True")
+    await until(lambda: far.tools.refused, "the first refusal")
+    assert await far.route.interrupt(running.message_id, deadline_seconds=4) == "finished"
+    ran = await asyncio.wait_for(running.end(), 1)
+    assert ran.fate == "interrupted"
+    assert "before it ran" in ran.outcome.reply["evalue"]
+    far.tools.refusal = None
+    assert not await has_run(far)
+
+
+async def test_a_cell_is_taken_back_between_two_tries(far: Far) -> None:
+    """With no call under way it takes no call at all to take a refused cell back."""
+    await far.run("1")
+    far.tools.refusal = not_ready
+    running = far.begin("ran = True")
+    await until(lambda: far.tools.refused > 2 and not far.tools.under_way, "a pause")
+    refused = far.tools.refused
+    assert await far.route.interrupt(running.message_id) == "finished"
+    assert far.tools.refused == refused
+    assert (await running.end()).fate == "interrupted"
+    far.tools.refusal = None
+    assert not await has_run(far)
+
+
+async def test_a_cell_that_waits_for_the_agent_ends_at_once(far: Far) -> None:
+    """Interrupted while no agent can be started, a cell does not wait for the end of that."""
+    far.tools.refusal = not_ready
+    running = far.begin("ran = True")
+    await until(lambda: far.tools.refused, "the first refusal")
+    assert await far.route.interrupt(running.message_id) == "finished"
+    assert (await asyncio.wait_for(running.end(), 1)).fate == "interrupted"
+    far.tools.refusal = None
+    assert not await has_run(far)
+
+
+async def test_an_interrupt_in_an_outage_comes_through_after_it(far: Far) -> None:
+    """A running cell that could not be reached is interrupted when it can be, without asking."""
+    running = far.begin("import time\nprint('on', flush=True)\ntime.sleep(60)")
+    await until(lambda: running.text, "first output")
+    far.tools.refusal = lambda: NoAnswerError("the network is out")
+    said = await far.route.interrupt(running.message_id, deadline_seconds=0.5)
+    assert said == "unreachable"
+    assert not running.task.done()
+    far.tools.refusal = None
+    ran = await asyncio.wait_for(running.end(), 15)
+    assert ran.fate == "interrupted"
+    assert (await far.run("7")).result == "7"
+
+
+async def test_a_widgets_callback_is_interrupted(place: Path) -> None:
+    """An interrupt aimed at a widget's message stops its callback, and nothing after it."""
+    code = (
+        "import time\nfrom comm import create_comm\n"
+        "c = create_comm(target_name='t')\n"
+        "def got(message):\n"
+        "    print('begin', flush=True)\n"
+        "    try:\n        time.sleep(60)\n"
+        "    except KeyboardInterrupt:\n        print('stopped', flush=True)\n"
+        "c.on_msg(got)"
+    )
+    runner = BareRunner(sys.executable, (), place)
+    async with route_over(runner, place, kernel="ipykernel") as far:
+        ran = await far.run(code)
+        (opened,) = [m for m in ran.messages if m.msg_type == "comm_open"]
+        header = {"msg_id": secrets.token_hex(8), "msg_type": "comm_msg"}
+        content = {"comm_id": opened.content["comm_id"], "data": {}}
+        sending = asyncio.create_task(far.route.send_comm(header, content))
+        await until(lambda: "begin" in text_of(far.background), "the callback's begin")
+        assert await far.route.interrupt(header["msg_id"]) == "sent"
+        await asyncio.wait_for(sending, 10)
+        assert "stopped" in text_of(far.background)
+        assert await far.route.interrupt(header["msg_id"]) == "finished"
+        assert (await far.run("import time; time.sleep(0.2); 7")).result == "7"
