@@ -53,7 +53,7 @@ class MagicSessions:
         wanted = identity(live.current())
         chat_id = live.current().chat_id
         known = self._open.get(chat_id)
-        if known is None or known.identity != wanted:
+        if known is None or (known.identity != wanted and not known.session.busy):
             if known is not None:  # the same chat by other settings: its variables stay
                 self._close(known.session)
             opened = open_session(
