@@ -73,6 +73,20 @@ ROWS = [
 ]
 
 
+MISSED = """\
+## Where a target is missed, and what eats it
+
+- A short cell, and the first output: the call's own Python starts twice over (the sandbox starts it
+  through the process that keeps the chat's processes), then connects to the agent; the rest is HTTP
+  and the remote ipykernel. With a delay one round trip comes on top.
+- Lag of later output: the agent waits 20 ms for company before it answers, and each answer is a call
+  of its own, with a Python to start; two or three polls in flight hide only a part of that.
+- A 10 MB picture, and large prints: they travel in slices of 1 MB, each a call, compressed and put
+  into text that any tool's result can carry.
+- Interrupts: a call of their own; the rest is the remote ipykernel.
+"""
+
+
 def free_port() -> int:
     """A TCP port that was free a moment ago."""
     with socket.socket() as sock:
@@ -237,6 +251,7 @@ def document(reports: dict[int, dict[str, Any]], spawn: float, *, quick: bool) -
     lines += [f"| HTTP requests a short cell | {requests} | 1 |", ""]
     errors = [error for delay in delays for error in reports[delay]["errors"]]
     lines += ["Faults during the runs: " + ("; ".join(errors) if errors else "none") + ".", ""]
+    lines.append(MISSED)
     return "\n".join(lines)
 
 
