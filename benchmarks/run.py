@@ -76,11 +76,10 @@ ROWS = [
 MISSED = """\
 ## Where a target is missed, and what eats it
 
-- A short cell, and the first output: the call's own Python starts twice over (the sandbox starts it
-  through the process that keeps the chat's processes), then connects to the agent; the rest is HTTP
-  and the remote ipykernel. With a delay one round trip comes on top.
-- Lag of later output: the agent waits 20 ms for company before it answers, and each answer is a call
-  of its own, with a Python to start; two or three polls in flight hide only a part of that.
+- A short cell, and the first output: each call starts a Python in the sandbox, which connects to
+  the agent; the rest is HTTP, the agent and the remote ipykernel. A delay adds one round trip.
+- Lag of later output: the agent waits 20 ms for company before it answers, and each answer is a
+  call of its own, with a Python to start; two or three polls in flight hide only a part of that.
 - A 10 MB picture, and large prints: they travel in slices of 1 MB, each a call, compressed and put
   into text that any tool's result can carry.
 - Interrupts: a call of their own; the rest is the remote ipykernel.
