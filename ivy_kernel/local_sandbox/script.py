@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import mimetypes
-import secrets
+import os
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -139,12 +141,23 @@ def _command(config: Config, place: Place, language: Language, code: str) -> Ite
         program = [python_of(config)]
     else:
         program = [config.rscript, "--no-save", "--no-restore"]
-    file = place.calls / f"{secrets.token_hex(6)}{_SUFFIXES[language]}"
-    file.write_bytes(code.encode(errors="replace"))
+    file = _written(place.calls, _SUFFIXES[language], code.encode(errors="replace"))
     try:
         yield [*program, str(file)]
     finally:
         file.unlink(missing_ok=True)
+
+
+def _written(directory: Path, suffix: str, content: bytes) -> Path:
+    """A file with a call's code; elsewhere when the disk is full, so that it can be freed."""
+    for place in (directory, Path(tempfile.gettempdir())):
+        descriptor, name = tempfile.mkstemp(suffix=suffix, dir=place)
+        with os.fdopen(descriptor, "wb") as file, contextlib.suppress(OSError):
+            file.write(content)
+            file.flush()
+            return Path(name)
+        Path(name).unlink(missing_ok=True)
+    raise OSError(errno.ENOSPC, "No space left for the code of a call")
 
 
 def _not_started(error: NotStartedError) -> Run:
