@@ -216,5 +216,7 @@ def test_interrupts_at_any_moment_never_lose_a_reply(kernel: KernelDriver) -> No
         cell = kernel.finish(message_id)
         timer.join()
         kernel.interrupt_replied(sent.pop())
-        assert cell.result == "2" or cell.reply["ename"] == "KeyboardInterrupt", cell
+        # IPython itself, hit while it shows a result, says so on stderr and calls the cell "ok".
+        told = [cell.result, cell.reply.get("ename"), cell.text("stderr").strip()]
+        assert "2" in told or "KeyboardInterrupt" in told, cell
     assert kernel.run("'usable'").result == "'usable'"
