@@ -34,7 +34,7 @@ class ClientConnection(Connection):
         self.is_answered = False
         self.is_closed = False
         self._incoming = bytearray()
-        self._outgoing = b""
+        self._outgoing = memoryview(b"")
 
     def read(self) -> bytes | None:
         """The request once it is whole, ``None`` before; closes itself when none can come."""
@@ -64,7 +64,7 @@ class ClientConnection(Connection):
     def answer(self, frame: bytes) -> bool:
         """Send the answer, as much as goes at once; false when the other side is gone."""
         self.is_answered = True
-        self._outgoing = frame
+        self._outgoing = memoryview(frame)
         self.write()
         return not self.is_closed or not self._outgoing
 

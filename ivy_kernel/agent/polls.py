@@ -19,13 +19,16 @@ class Poll:
     wish
         The request's ``poll`` object: ``since`` (the offset up to which the client has everything),
         ``rewind`` (read from there again), ``wait``, ``grace`` (seconds), ``limit`` (characters of
-        the frame), ``keep`` (how many polls may be parked, this one included) and ``idle`` (stay
-        parked although nothing is running).
+        the frame), ``plain`` (whether the frame need not be packed), ``keep`` (how many polls may
+        be parked, this one included) and ``idle`` (stay parked although nothing is running).
     now
         The monotonic clock.
     """
 
-    __slots__ = ("arrived", "connection", "deadline", "grace", "idle", "limit_chars")
+    __slots__ = (
+        *("arrived", "connection", "deadline"),
+        *("grace", "idle", "limit_chars", "may_be_plain"),
+    )
 
     def __init__(self, connection: Any, wish: dict[str, Any], now: float) -> None:
         self.connection = connection
@@ -33,6 +36,7 @@ class Poll:
         self.deadline = now + float(wish.get("wait", 0))
         self.grace = float(wish.get("grace", 0.02))
         self.limit_chars = int(wish.get("limit", 1 << 20))
+        self.may_be_plain = bool(wish.get("plain"))
         self.idle = bool(wish.get("idle"))
 
 

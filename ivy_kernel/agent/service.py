@@ -172,7 +172,9 @@ class Service:
         header["offset"] = offset
         header["parked_seconds"] = round(self._clock() - poll.arrived, 3)
         connection: Connection = poll.connection
-        frame, taken = write_answer(header, data, limit_chars=poll.limit_chars)
+        frame, taken = write_answer(
+            header, data, limit_chars=poll.limit_chars, may_be_plain=poll.may_be_plain
+        )
         return taken if connection.answer(frame) else 0
 
     def drop(self, connection: Connection) -> None:

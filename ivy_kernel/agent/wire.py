@@ -2,8 +2,13 @@
 
 A request is its length in decimal, a newline, and that many bytes: base64 of zlib of JSON, or one
 fragment of that (``F:upload:index:count:data``), because some tool runners cannot take a large
-program. An answer is ``length.crc.`` and base64 of zlib of a JSON header, a newline and a slice of
-the log, in lines of 4,000 characters, because some tool runners read their output by lines.
+program.
+
+An answer is ``length.crc.`` and its content, in lines of 4,000 characters, because some runners
+read their output by lines. The content is a JSON header, a newline and a slice of the log: packed,
+as base64 of zlib, or plain, between ``~`` and with tabs for newlines. Pictures hardly shrink, so
+that packing them costs far more than it saves; but some runners change what they print, and then
+the reader asks for packed answers only.
 """
 
 from __future__ import annotations
@@ -15,11 +20,15 @@ from typing import Any
 
 LINE_CHARS = 4000
 REQUEST_LIMIT_BYTES = 64 << 20
-SLICE_LIMIT_BYTES = 4 << 20
+SLICE_LIMIT_BYTES = 16 << 20
 SMALLEST_BLOCK_BYTES = 256
 LARGEST_BLOCK_BYTES = 1 << 14
 FRAME_BYTES = 256
 """Room for what is around the packed bytes: their length, checksum and newlines, the marks."""
+
+SAMPLE_BYTES = 1 << 14
+HARDLY_SMALLER = 0.6
+"""A sample that keeps more than this share of its size is not worth packing."""
 
 UPLOADS_AT_ONCE = 4
 
@@ -49,14 +58,38 @@ def read_request(payload: bytes) -> dict[str, Any]:
 
 
 def write_answer(
-    header: dict[str, Any], body: bytes = b"", *, limit_chars: int = 1 << 30
+    header: dict[str, Any],
+    body: bytes = b"",
+    *,
+    limit_chars: int = 1 << 30,
+    may_be_plain: bool = False,
 ) -> tuple[bytes, int]:
     """One framed answer within a number of characters; how many bytes of the body are in it.
 
     Some of the body is always in it, so that a reader with a small limit gets on.
     """
+    head = to_json(header) + b"\n"
+    if may_be_plain and is_better_plain(body):
+        room = max(1, limit_chars * LINE_CHARS // (LINE_CHARS + 1) - FRAME_BYTES - len(head))
+        body = body[:room]
+        content = head + body
+        text = b"~" + content.replace(b"\n", b"\t") + b"~"
+        return _frame(content, text), len(body)
+    packed, taken = _pack(head, body, limit_chars)
+    return _frame(packed, base64.b64encode(packed)), taken
+
+
+def is_better_plain(body: bytes) -> bool:
+    """Whether packing a slice would hardly make it smaller, and it can travel as it is."""
+    sample = body[:SAMPLE_BYTES]
+    if len(sample) < SAMPLE_BYTES or len(zlib.compress(sample, 1)) < HARDLY_SMALLER * len(sample):
+        return False
+    return body.isascii() and b"\t" not in body and b"\r" not in body
+
+
+def _pack(head: bytes, body: bytes, limit_chars: int) -> tuple[bytearray, int]:
     deflater = zlib.compressobj(1)
-    packed = bytearray(deflater.compress(to_json(header) + b"\n"))
+    packed = bytearray(deflater.compress(head))
     block = max(SMALLEST_BLOCK_BYTES, min(LARGEST_BLOCK_BYTES, limit_chars // 8))
     room = limit_chars * 3 // 4 - FRAME_BYTES - block
     taken = 0
@@ -65,10 +98,13 @@ def write_answer(
         packed += deflater.flush(zlib.Z_SYNC_FLUSH)
         taken = min(len(body), taken + block)
     packed += deflater.flush()
-    text = base64.b64encode(packed)
+    return packed, taken
+
+
+def _frame(content: bytes | bytearray, text: bytes) -> bytes:
     lines = [text[i : i + LINE_CHARS] for i in range(0, len(text), LINE_CHARS)]
-    head = b"%d.%08x.\n" % (len(packed), zlib.crc32(packed) & 0xFFFFFFFF)
-    return head + b"\n".join(lines), taken
+    head = b"%d.%08x.\n" % (len(content), zlib.crc32(content) & 0xFFFFFFFF)
+    return head + b"\n".join(lines)
 
 
 class Uploads:

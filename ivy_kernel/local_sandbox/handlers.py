@@ -17,6 +17,7 @@ from http import HTTPStatus
 from types import TracebackType
 from typing import Any, NoReturn
 
+import msgspec
 from tornado import web
 from tornado.httputil import format_timestamp
 
@@ -77,8 +78,8 @@ def _finite(value: Any) -> Any:
 def json_bytes(value: Json) -> bytes:
     """Valid JSON: what JSON has no word for becomes null."""
     try:
-        return json.dumps(value, allow_nan=False).encode()
-    except ValueError:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:  # half a character, which JSON can only escape
         return json.dumps(_finite(value), allow_nan=False).encode()
 
 

@@ -53,16 +53,50 @@ def test_a_short_cell_has_one_poll_a_longer_one_two_a_chatty_one_three() -> None
     assert pacing.polls_wanted(3.0, is_active=True) == 2
 
 
-def test_long_chatter_is_collected_longer() -> None:
-    """The grace grows with each slice, within bounds, and starts anew with the next cell."""
+def graces(gap_seconds: float, answers: int) -> list[float]:
+    """The grace after each of a number of answers that come at even distances."""
+    pacing = Pacing(may_overlap=True)
+    pacing.submitted(0.0)
+    found = [pacing.grace(0.0)]
+    for number in range(1, answers + 1):
+        heard(pacing, number * gap_seconds, has_output=True)
+        found.append(pacing.grace(number * gap_seconds))
+    return found
+
+
+def test_output_now_and_then_is_shown_at_once() -> None:
+    """Ten lines a second are ten answers a second, for a while; then fewer, for the rate limit."""
+    found = graces(0.1, 200)
+    assert set(found[:60]) == {found[0]}
+    assert found[0] < 0.01
+    assert found[-1] == 0.25
+    assert set(graces(1.0, 500)) == {found[0]}
+
+
+def test_dense_output_is_collected_ever_longer() -> None:
+    """Within bounds; the next cell starts anew."""
+    found = graces(0.02, 30)
+    assert sorted(found) == found
+    assert found[0] < 0.01
+    assert found[10] > 0.1
+    assert found[-1] == 0.25
+    pacing = Pacing(may_overlap=True)
+    for number in range(20):
+        heard(pacing, number * 0.02, has_output=True)
+    pacing.submitted(1.0)
+    assert pacing.grace(1.0) == found[0]
+
+
+def test_output_that_becomes_sparse_again_is_shown_at_once_again() -> None:
+    """A burst in the middle of a long cell does not slow its later lines down."""
     pacing = Pacing(may_overlap=True)
     pacing.submitted(0.0)
     first = pacing.grace(0.0)
-    for _ in range(50):
-        heard(pacing, 1.0, has_output=True)
-    assert first < pacing.grace(1.0) <= 0.25
-    pacing.submitted(2.0)
-    assert pacing.grace(2.0) == first
+    for number in range(20):
+        heard(pacing, number * 0.02, has_output=True)
+    for number in range(20):
+        heard(pacing, 10.0 + number, has_output=True)
+    assert pacing.grace(31.0) == first
 
 
 def test_between_cells_only_what_can_speak_is_listened_to() -> None:

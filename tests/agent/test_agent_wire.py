@@ -158,6 +158,47 @@ def test_an_answer_keeps_within_its_limit(limit: int) -> None:
     assert write_answer(header, b"small", limit_chars=limit)[1] == 5
 
 
+def picture_line() -> bytes:
+    """A record that hardly shrinks: a picture in base64."""
+    return b'{"d":"%s"}\n' % base64.b64encode(random.Random(1).randbytes(60_000))
+
+
+@pytest.mark.parametrize("limit", [2_048, 50_000, 1 << 20])
+def test_what_hardly_shrinks_travels_plain(limit: int) -> None:
+    """Within its limit, in short lines, whole and read back to the byte; if the reader allows."""
+    header, body = {"nonce": "n" * 16}, b"".join(picture_line() for _ in range(5))
+    frame, taken = write_answer(header, body, limit_chars=limit, may_be_plain=True)
+    assert b".\n~{" in frame
+    assert len(printed(frame)) <= limit
+    assert max(map(len, frame.split(b"\n"))) <= LINE_CHARS
+    assert taken == len(body) or taken > limit // 2
+    answer = read_answer({"stdout": printed(frame).replace("\n", "\r\n")}, CALL)
+    assert (answer.header, answer.body) == (header, body[:taken])
+    assert b"~" not in write_answer(header, body, limit_chars=limit)[0]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"abc " * 50_000, picture_line() + "é".encode(), picture_line() + b"\t", b"x" * 100],
+    ids=["text", "not ASCII", "a tab", "short"],
+)
+def test_everything_else_travels_packed(body: bytes) -> None:
+    """Text shrinks; and what a runner may change on its way is packed too."""
+    frame, taken = write_answer({}, body, may_be_plain=True)
+    assert b"~" not in frame
+    assert read_answer({"stdout": printed(frame)}, CALL).body == body[:taken] == body
+
+
+@pytest.mark.parametrize("change", [("\t", "    "), ("A", "B"), ("~", "")], ids=str)
+def test_a_plain_answer_that_was_changed_does_not_count(change: tuple[str, str]) -> None:
+    """Length and checksum guard it; the reader then asks for packed ones."""
+    text = printed(write_answer({}, picture_line(), may_be_plain=True)[0])
+    begin, end = text.index("~"), text.rindex("~") + 1
+    changed = text[:begin] + text[begin:end].replace(*change) + text[end:]
+    with pytest.raises(TruncatedError):
+        read_answer({"stdout": changed}, CALL)
+
+
 @pytest.mark.parametrize("number", ["\u00b2", "\u0662", "9" * 5000, "-2", ""])
 def test_an_error_number_that_is_none_is_an_agent_that_is_silent(number: str) -> None:
     """What looks like a digit and is none does not raise anything else."""

@@ -20,7 +20,7 @@ from ivy_kernel.routes.agent.programs import BEGIN, END
 
 DEEPEST_NESTING = 12
 MOST_STRINGS = 20_000
-ANSWER_LIMIT_BYTES = 16 << 20
+ANSWER_LIMIT_BYTES = 17 << 20
 EXCERPT_CHARS = 300
 
 HEADER_TYPES = {
@@ -71,11 +71,14 @@ class Answer:
         A slice of the message log.
     place
         Of a start call: ``directory``, ``base`` and ``how`` (``found`` or ``started``).
+    size_chars
+        How long the frame was as text.
     """
 
     header: Json
     body: bytes = b""
     place: Json = field(default_factory=dict)
+    size_chars: int = 0
 
 
 def read_answer(result: object, call_id: str) -> Answer:
@@ -146,14 +149,13 @@ def _read_frame(text: str) -> Answer | None:
         raise AgentSilentError(words)
     try:
         length, checksum, encoded = text.split(".", 2)
-        packed = base64.b64decode("".join(encoded.split()), validate=True)
-        if len(packed) != int(length) or zlib.crc32(packed) != int(checksum, 16):
-            return None
-        inflater = zlib.decompressobj()
-        raw = inflater.decompress(packed, ANSWER_LIMIT_BYTES)
-        if inflater.unconsumed_tail:
-            return None
+        size_bytes, crc = int(length), int(checksum, 16)
+        encoded = encoded.replace("\r", "").replace("\n", "")
+        decode = _plain if encoded.startswith("~") else _unpacked
+        raw = decode(encoded, size_bytes, crc)
     except (ValueError, zlib.error):
+        return None
+    if raw is None:
         return None
     line_bytes, _, body = raw.partition(b"\n")
     header = _parsed(line_bytes.decode("utf-8", "replace"))
@@ -162,4 +164,18 @@ def _read_frame(text: str) -> Answer | None:
     for name, kind in HEADER_TYPES.items():
         if name in header and not isinstance(header[name], kind):
             raise AnswerError(f"The agent's answer cannot be read: its {name} is no {kind}.")
-    return Answer(header, body, place)
+    return Answer(header, body, place, len(text))
+
+
+def _plain(encoded: str, size_bytes: int, crc: int) -> bytes | None:
+    raw = encoded[1:-1].replace("\t", "\n").encode("ascii")
+    return raw if len(raw) == size_bytes and zlib.crc32(raw) == crc else None
+
+
+def _unpacked(encoded: str, size_bytes: int, crc: int) -> bytes | None:
+    packed = base64.b64decode(encoded, validate=True)
+    if len(packed) != size_bytes or zlib.crc32(packed) != crc:
+        return None
+    inflater = zlib.decompressobj()
+    raw = inflater.decompress(packed, ANSWER_LIMIT_BYTES)
+    return None if inflater.unconsumed_tail else raw

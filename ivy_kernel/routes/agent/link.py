@@ -17,6 +17,7 @@ from ivy_kernel.routes.agent.inbox import HELD_LIMIT_BYTES, Inbox, InboxFullErro
 from ivy_kernel.routes.agent.ladder import Contact
 from ivy_kernel.routes.agent.outbox import Outbox, Submission
 from ivy_kernel.routes.agent.pacing import Pacing
+from ivy_kernel.routes.agent.portions import Portions
 from ivy_kernel.routes.agent.retrying import Backoff, is_final, provably_not_run
 
 _log = logging.getLogger(__name__)
@@ -32,9 +33,6 @@ UNREADABLE_BELIEVED = 6
 REFUSED_SECONDS = 20.0
 """How long refusals must last while something runs: a key may be changed just then, or a replica
 may be wrong, and the cell works on all the same."""
-
-SMALLEST_LIMIT_CHARS = 2_048
-FIRST_LIMIT_CHARS = 1 << 20
 
 
 class StrangerError(Exception):
@@ -113,7 +111,7 @@ class Link:
         self.outbox = Outbox()
         self.inbox = Inbox(contact.header.get("base", 0), held_limit_bytes=held_limit_bytes)
         self.pacing = pacing
-        self.limit_chars = FIRST_LIMIT_CHARS
+        self.portions = Portions()
         self._exchange = exchange
         self._is_active = is_active
         self._is_expecting = is_expecting
@@ -263,7 +261,8 @@ class Link:
             "rewind": self._must_rewind,
             "wait": wait_seconds,
             "grace": round(self.pacing.grace(now), 3),
-            "limit": self.limit_chars,
+            "limit": self.portions.limit_chars,
+            "plain": self.portions.may_be_plain,
             "keep": max(1, self.pacing.polls_wanted(now, is_active=is_active)),
             "idle": not is_active,
         }
@@ -336,6 +335,7 @@ class Link:
         if self._is_unreachable:
             self._is_unreachable = False
             self._on_reachable(None)
+        self.portions.arrived(answer.size_chars)
         header = answer.header
         if header.get("parked_seconds", 0.0) >= poll.wait_seconds:
             poll.has_waited = True
@@ -388,8 +388,9 @@ class Link:
         self._exchange.counters.failed_calls += 1
         if isinstance(error, TruncatedError):
             self._exchange.counters.truncated_answers += 1
-            smaller = min(self.limit_chars // 2, int(error.size_chars * 0.9))
-            self.limit_chars = max(SMALLEST_LIMIT_CHARS, smaller)
+            self.portions.truncated(error.size_chars)
+        elif not provably_not_run(error):
+            self.portions.failed()
         self._on_failed_call()
         self.pacing.failed(error, now, asked=poll.wait_seconds, lasted=now - poll.sent_at)
         pause_seconds = self._backoff.failed(error)

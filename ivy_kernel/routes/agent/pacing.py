@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from ivy_kernel.errors import NoAnswerError, RateLimitedError
+from ivy_kernel.routes.agent.grace import Grace
 
 UNPROBED_WAIT_SECONDS = 1.0
 """The longest wait while it is unknown whether calls may overlap, or known that they may not: an
 interrupt would have to queue behind it."""
 
-FIRST_GRACE_SECONDS = 0.02
-LONGEST_GRACE_SECONDS = 0.25
-GRACE_GROWTH = 1.2
 HEDGE_SECONDS = 1.0
 IDLE_DELAY_SECONDS = 0.3
 RATE_LIMITED_GRACE_SECONDS = 1.0
@@ -49,7 +47,7 @@ class Pacing:
     ) -> None:
         self.may_overlap = may_overlap
         self.wait_limit_seconds = wait_seconds
-        self.grace_seconds = FIRST_GRACE_SECONDS
+        self._grace = Grace()
         self._longest_wait_seconds = wait_seconds
         self._idle_poll_seconds = idle_poll_seconds
         self._active_since = 0.0
@@ -66,7 +64,7 @@ class Pacing:
     def submitted(self, now: float) -> None:
         """Something new has been handed over."""
         self._active_since = self._last_activity = now
-        self.grace_seconds = FIRST_GRACE_SECONDS
+        self._grace.submitted()
         self._is_chatting = False
 
     def listen(self, now: float) -> None:
@@ -103,7 +101,7 @@ class Pacing:
             self._last_background = now
         self._is_chatting = has_output and is_active
         if self._is_chatting:
-            self.grace_seconds = min(LONGEST_GRACE_SECONDS, self.grace_seconds * GRACE_GROWTH)
+            self._grace.answered(now)
 
     def waited(self, wait_seconds: float) -> None:
         """A poll has waited its whole time and was answered: dare a longer one some day."""
@@ -154,8 +152,8 @@ class Pacing:
     def grace(self, now: float) -> float:
         """How long after the first output the next poll is to be answered."""
         if now < self._rate_limited_until:
-            return max(self.grace_seconds, RATE_LIMITED_GRACE_SECONDS)
-        return self.grace_seconds
+            return RATE_LIMITED_GRACE_SECONDS
+        return self._grace.seconds
 
     def polls_wanted(self, now: float, *, is_active: bool) -> int:
         """How many polls should be in flight."""

@@ -367,7 +367,7 @@ class AgentRoute:
             "directory": link.contact.directory if link else "",
             "calls_may_overlap": self._pacing.may_overlap if self._pacing else None,
             "wait_limit_seconds": self._pacing.wait_limit_seconds if self._pacing else None,
-            "answer_limit_chars": link.limit_chars if link else None,
+            "answer_limit_chars": link.portions.limit_chars if link else None,
             "kernel_kind": kernel.kind if kernel else "",
             "kernel_features": list(kernel.features) if kernel else [],
             "python_version": kernel.python_version if kernel else "",
