@@ -7,6 +7,11 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# No test is timed: machines are shared.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 # The browser tests have an extra of their own ("browser").
 collect_ignore = [] if importlib.util.find_spec("playwright") else ["browser"]

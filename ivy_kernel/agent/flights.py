@@ -8,6 +8,7 @@ from typing import Any
 ARMING_SECONDS = 0.05
 """A kernel that has just said "busy" may not listen for SIGINT yet, and would lose it."""
 
+YOUNG_SECONDS = 0.05
 REPLY_GRACE_SECONDS = 1.0
 """How long after "idle" a reply may still come; an interrupt at the wrong moment costs it."""
 
@@ -43,6 +44,10 @@ class Flights:
     def current(self) -> str:
         """The message id of what the kernel runs, a cell or a callback, or an empty string."""
         return self._current
+
+    def has_just_begun(self, now: float) -> bool:
+        """Whether the kernel has begun only now to run what it runs."""
+        return self._current != "" and now - self._busy_since < YOUNG_SECONDS
 
     @property
     def ids(self) -> list[str]:

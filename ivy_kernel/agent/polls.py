@@ -79,11 +79,11 @@ class Polls:
         while len(self._parked) > max(1, int(wish.get("keep", 1))):
             self._serve(now)
 
-    def speak(self, now: float, *, at_once: bool = False) -> None:
+    def speak(self, now: float, *, at_once: bool = False, least_grace: float = 0.0) -> None:
         """There is something worth showing at the end of the log."""
         self._spoken = self._log.end
         grace = self._parked[0].grace if self._parked else 0.0
-        due = now if at_once else now + grace
+        due = now if at_once else now + max(grace, least_grace)
         self._due = due if self._due is None else min(self._due, due)
 
     def drop(self, connection: Any) -> None:

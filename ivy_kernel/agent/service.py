@@ -21,6 +21,12 @@ from .wire import Uploads, WireError, read_request, to_json, write_answer
 QUIET_TYPES = ("status", "execute_input")
 """Messages that nobody is woken for."""
 
+LAST_TYPES = ("execute_result", "error")
+"""Output that is most often the last of its cell."""
+
+END_GRACE_SECONDS = 0.02
+"""How long output waits at least for a cell's end that seems near: together they are one call."""
+
 INTERRUPTIBLE_TYPES = ("execute_request", "comm_open", "comm_msg", "comm_close")
 """Requests that run the user's code: cells, and the callbacks of widgets."""
 
@@ -207,7 +213,8 @@ class Service:
         if ended or msg_type == "input_request":
             self._polls.speak(now, at_once=True)
         elif msg_type not in QUIET_TYPES and channel not in ("shell", "control"):
-            self._polls.speak(now)
+            ends_soon = msg_type in LAST_TYPES or self._flights.has_just_begun(now)
+            self._polls.speak(now, least_grace=END_GRACE_SECONDS if ends_soon else 0.0)
 
     def _on_status(self, parent: dict[str, Any], content: dict[str, Any], now: float) -> bool:
         execution_state, message_id = content.get("execution_state"), str(parent.get("msg_id", ""))

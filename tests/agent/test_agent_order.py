@@ -114,6 +114,19 @@ def test_the_end_of_a_cell_is_told_at_once() -> None:
     assert parked.answers == [("a", 0, b"end\n")]
 
 
+def test_output_waits_longer_where_the_end_seems_near() -> None:
+    """A short cell is one call even for a reader who wants sparse output at once."""
+    parked = Parked()
+    parked.park("a", 0.0, grace=0.005)
+    parked.log.append(b"42\n")
+    parked.polls.speak(1.0, least_grace=0.02)
+    parked.polls.run(1.01, running=True)
+    assert parked.answers == []
+    parked.say(b"end\n", 1.011, at_once=True)
+    parked.polls.run(1.011, running=False)
+    assert parked.answers == [("a", 0, b"42\nend\n")]
+
+
 def test_each_poll_gets_the_next_slice() -> None:
     """With several polls parked each output goes to the oldest, without repetition."""
     parked = Parked()

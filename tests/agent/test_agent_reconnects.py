@@ -16,7 +16,7 @@ from ivy_kernel.errors import CredentialsError, NoAnswerError, SandboxLostError
 from ivy_kernel.models import Message
 from ivy_kernel.routes.agent import AgentOpened
 
-LINK = "ivy_kernel.routes.agent.link"
+HEALTH = "ivy_kernel.routes.agent.health"
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ async def test_variables_are_kept_when_the_same_kernel_is_found_again(
     far: Far, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After refusals that lasted, the same kernel is used again without a word."""
-    monkeypatch.setattr(f"{LINK}.REFUSED_SECONDS", 0.3)
+    monkeypatch.setattr(f"{HEALTH}.REFUSED_SECONDS", 0.3)
     running, _, _ = await begun(far)
     await given_up(far, running)
     far.tools.refusal = None
@@ -77,7 +77,7 @@ async def test_an_agent_that_was_replaced_while_calls_were_refused(
     far: Far, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next cell says that the variables are gone instead of running without them, once."""
-    monkeypatch.setattr(f"{LINK}.REFUSED_SECONDS", 0.3)
+    monkeypatch.setattr(f"{HEALTH}.REFUSED_SECONDS", 0.3)
     running, agent, kernel = await begun(far)
     await given_up(far, running)
     os.kill(agent, signal.SIGKILL)
@@ -93,7 +93,7 @@ async def test_a_kernel_that_died_while_calls_were_refused(
     far: Far, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next cell says so instead of running; the ones after it run, without a late word."""
-    monkeypatch.setattr(f"{LINK}.REFUSED_SECONDS", 0.3)
+    monkeypatch.setattr(f"{HEALTH}.REFUSED_SECONDS", 0.3)
     running, _, kernel = await begun(far)
     await given_up(far, running)
     os.kill(kernel, signal.SIGKILL)

@@ -3,10 +3,16 @@
 ::
 
     route.py      AgentRoute: what a session asks of it
+    attachment.py our hold on an agent: found, lost, found again
     ladder.py     finds out how an agent can live in a sandbox
     link.py       keeps polls in flight: once, in order, soon
+    carrier.py    makes calls that carry all that is unacknowledged
+    health.py     what failed calls in a row mean
     pacing.py     when to poll, and for how long (pure)
+    grace.py      how long output is collected before it is shown (pure)
+    portions.py   how much one answer may hold (pure)
     retrying.py   which failed calls are made again (pure)
+    outgoing.py   messages of ours, and how they travel
     outbox.py     numbered submissions until they are acknowledged
     inbox.py      slices of the log, put together and cut into messages
     docket.py     which message belongs to which request; the kernel's life
@@ -30,8 +36,8 @@ from ivy_kernel.routes.agent.events import (
     Unreachable,
 )
 from ivy_kernel.routes.agent.exchange import ToolCall
+from ivy_kernel.routes.agent.health import TakenOverError
 from ivy_kernel.routes.agent.ladder import RUNGS, Rung
-from ivy_kernel.routes.agent.link import TakenOverError
 from ivy_kernel.routes.agent.route import AgentRoute
 
 __all__ = [

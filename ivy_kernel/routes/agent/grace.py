@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 SHORTEST_SECONDS = 0.005
-"""What belongs together, such as a print and the end of its cell, comes within this."""
+"""What a kernel says at once comes within this. The agent itself waits longer near a cell's end."""
 
 LONGEST_SECONDS = 0.25
 GROWTH = 1.6

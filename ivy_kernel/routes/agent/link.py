@@ -9,16 +9,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ivy_kernel.errors import AnswerError, IvyError, SandboxError, SandboxLostError
 from ivy_kernel.models import Json
-from ivy_kernel.routes.agent.exchange import Exchange
-from ivy_kernel.routes.agent.frames import Answer, NoAgentError, TruncatedError
-from ivy_kernel.routes.agent.inbox import HELD_LIMIT_BYTES, Inbox, InboxFullError
-from ivy_kernel.routes.agent.ladder import Contact
-from ivy_kernel.routes.agent.outbox import Outbox, Submission
+from ivy_kernel.routes.agent.carrier import Carrier
+from ivy_kernel.routes.agent.frames import Answer, TruncatedError
+from ivy_kernel.routes.agent.health import Health
+from ivy_kernel.routes.agent.inbox import HELD_LIMIT_BYTES, Inbox
+from ivy_kernel.routes.agent.outbox import Submission
 from ivy_kernel.routes.agent.pacing import Pacing
 from ivy_kernel.routes.agent.portions import Portions
-from ivy_kernel.routes.agent.retrying import Backoff, is_final, provably_not_run
+from ivy_kernel.routes.agent.retrying import provably_not_run
 
 _log = logging.getLogger(__name__)
 
@@ -27,20 +26,6 @@ TICK_SECONDS = 0.1
 GAP_SECONDS = 0.3
 OVERDUE_SECONDS = 2.0
 PROBE_DELAY_SECONDS = 0.15
-UNREACHABLE_AFTER_SECONDS = 5.0
-ABSENCES_BELIEVED = 3
-UNREADABLE_BELIEVED = 6
-REFUSED_SECONDS = 20.0
-"""How long refusals must last while something runs: a key may be changed just then, or a replica
-may be wrong, and the cell works on all the same."""
-
-
-class StrangerError(Exception):
-    """Another agent answered than the one we know; nothing was handed over."""
-
-
-class TakenOverError(SandboxError):
-    """A newer client speaks to the agent now."""
 
 
 @dataclass(eq=False)
@@ -61,70 +46,57 @@ class Link:
 
     Parameters
     ----------
-    exchange
+    carrier
         Makes the calls.
-    contact
-        The agent.
     pacing
         Decides when to poll.
+    health
+        Judges the calls that fail.
     is_active
         Whether anything of ours is under way.
     on_record
         Takes the records of the log in order.
     is_expecting
         Whether something else is awaited: the next kernel.
-    is_at_work
-        Whether something of ours may be running in the sandbox.
     on_silence
         Called when the agent has nothing under way and everything it said has arrived.
     on_over
         Called once, when the conversation is over for the reason given.
-    on_reachable
-        Called with an error when calls have failed for some seconds, and with ``None`` when one
-        gets through again.
     on_failed_call
-        Called after each failed call: what it carried may be known not to have arrived.
-    give_up_seconds
-        How long calls may fail before the conversation is over.
+        Called after each failed poll: what it carried may be known not to have arrived.
     held_limit_bytes
         How much may be held of what the agent said and cannot be read yet.
     """
 
     def __init__(
         self,
-        exchange: Exchange,
-        contact: Contact,
+        carrier: Carrier,
         pacing: Pacing,
+        health: Health,
         *,
         is_active: Callable[[], bool],
         is_expecting: Callable[[], bool],
-        is_at_work: Callable[[], bool],
         on_record: Callable[[Json], None],
         on_silence: Callable[[], None],
         on_over: Callable[[Exception], None],
-        on_reachable: Callable[[Exception | None], None],
         on_failed_call: Callable[[], None],
-        give_up_seconds: float,
         held_limit_bytes: int = HELD_LIMIT_BYTES,
     ) -> None:
-        self.contact = contact
-        self.outbox = Outbox()
-        self.inbox = Inbox(contact.header.get("base", 0), held_limit_bytes=held_limit_bytes)
+        base: int = carrier.contact.header.get("base", 0)
+        self.inbox = Inbox(base, held_limit_bytes=held_limit_bytes)
         self.pacing = pacing
         self.portions = Portions()
-        self._exchange = exchange
+        self.carrier = carrier
+        self._health = health
+        self._outbox = carrier.outbox
         self._is_active = is_active
         self._is_expecting = is_expecting
-        self._is_at_work = is_at_work
         self._on_record = on_record
         self._on_silence = on_silence
         self._on_over = on_over
-        self._on_reachable = on_reachable
         self._on_failed_call = on_failed_call
-        self._give_up_seconds = give_up_seconds
         self._loop = asyncio.get_running_loop()
         self._polls: set[Poll] = set()
-        self._wishes: dict[str, Json] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._is_over = False
@@ -132,16 +104,12 @@ class Link:
         self._gap: tuple[int, float] | None = None
         self._is_probing = False
         self._polls_of_activity = 0
-        self._backoff = Backoff()
-        self._not_before = 0.0
-        self._failing_since: float | None = None
-        self._is_unreachable = False
 
     # -- what the route asks
 
     def submit(self, body: Json) -> Submission:
         """Hand something over for the agent to do exactly once, after all that came before."""
-        submission = self.outbox.add(body)
+        submission = self._outbox.add(body)
         self.pacing.submitted(self._loop.time())
         self._polls_of_activity = 0
         self._top_up()
@@ -155,59 +123,26 @@ class Link:
     async def interrupt(
         self, target: str, *, deadline_seconds: float, is_moot: Callable[[], bool]
     ) -> str:
-        """Have the agent interrupt a request; its answer, empty when none came in time.
-
-        The wish is kept then, and every later call carries it until one gets through.
-        """
-        wish = {"id": secrets.token_hex(8), "target": target}
-        self._wishes[target] = wish
-        answer = await self.ask(
-            {"interrupt": wish}, deadline_seconds=deadline_seconds, is_moot=is_moot
+        """Have the agent interrupt a request; see `Carrier.interrupt`."""
+        said = await self.carrier.interrupt(
+            target, deadline_seconds=deadline_seconds, is_moot=is_moot
         )
         self._top_up()
-        return str(answer.header.get("interrupt")) if answer is not None else ""
-
-    async def ask(
-        self,
-        request: Json,
-        *,
-        deadline_seconds: float,
-        is_moot: Callable[[], bool] = lambda: False,
-    ) -> Answer | None:
-        """Ask something beside the polls; ``None`` when no answer could be had in time.
-
-        It is not asked again once ``is_moot`` says that nobody needs it any more.
-        """
-        backoff = Backoff()
-        deadline = self._loop.time() + deadline_seconds
-        while not (self._is_over or is_moot()):
-            try:
-                rest = max(0.0, deadline - self._loop.time())
-                carry = self._carry(request, self.outbox.take(), 0.0)
-                return await asyncio.wait_for(carry, rest)
-            except asyncio.TimeoutError:
-                return None
-            except (StrangerError, TakenOverError):
-                return None
-            except Exception as error:
-                pause_seconds = backoff.failed(error)
-                times = backoff.same_failures
-                self._on_failed_call()
-                is_gone = isinstance(error, NoAgentError) and times > 1
-                if is_gone or is_final(error, times):
-                    return None
-                if is_moot() or self._loop.time() + pause_seconds > deadline:
-                    return None
-                await asyncio.sleep(pause_seconds)
-        return None
+        return said
 
     def close(self) -> None:
         """Stop polling; the agent lives on."""
+        self._end()
+
+    def _end(self) -> None:
         self._is_over = True
+        self.carrier.close()
+        current = asyncio.current_task()
         if self._timer is not None:
             self._timer.cancel()
         for task in self._tasks:
-            task.cancel()
+            if task is not current:
+                task.cancel()
 
     # -- polls
 
@@ -223,12 +158,12 @@ class Link:
     @property
     def _has_work(self) -> bool:
         """Whether anything of ours is under way, or on its way to the agent."""
-        return self._is_active() or len(self.outbox) > 0 or bool(self._wishes)
+        return self._is_active() or self.carrier.has_load
 
     def _wants_poll(self, now: float) -> bool:
-        if now < self._not_before or len(self._polls) >= POLLS_LIMIT:
+        if now < self._health.not_before or len(self._polls) >= POLLS_LIMIT:
             return False
-        if self.outbox.has_unsent:
+        if self._outbox.has_unsent:
             return True
         current = [poll for poll in self._polls if not poll.is_overdue(now)]
         if self._has_lasting_gap(now):
@@ -247,10 +182,10 @@ class Link:
             self._timer = None
         is_active = self._has_work or self._is_expecting()
         if is_active or self._gap is not None:
-            pause = self._not_before - now if self._not_before > now else TICK_SECONDS
+            pause = self._health.not_before - now if self._health.not_before > now else TICK_SECONDS
             self._timer = self._loop.call_later(pause, self._top_up)
-        elif self.pacing.should_listen_later(now) or self._not_before > now:
-            at = max(self.pacing.idle_start, self._not_before)
+        elif self.pacing.should_listen_later(now) or self._health.not_before > now:
+            at = max(self.pacing.idle_start, self._health.not_before)
             self._timer = self._loop.call_at(at + 0.001, self._top_up)
 
     def _send_poll(self, now: float) -> None:
@@ -269,7 +204,7 @@ class Link:
         self._must_rewind = False
         poll = Poll(now, wait_seconds)
         self._polls.add(poll)
-        self._start(self._poll(poll, {"poll": wish}, self.outbox.take()))
+        self._start(self._poll(poll, {"poll": wish}, self._outbox.take()))
         self._polls_of_activity += 1
         may_probe = self.pacing.wants_probe(now) and not self._is_probing
         if may_probe and (self._polls_of_activity > 1 or not is_active):
@@ -283,7 +218,7 @@ class Link:
 
     async def _poll(self, poll: Poll, request: Json, carried: list[Submission]) -> None:
         try:
-            answer = await self._carry(request, carried, poll.wait_seconds)
+            answer = await self.carrier.call(request, carried, poll.wait_seconds)
             self._polls.discard(poll)
             self._succeeded(poll, answer)
         except Exception as error:
@@ -291,50 +226,11 @@ class Link:
             self._failed(poll, error)
         self._top_up()
 
-    async def _carry(self, request: Json, carried: list[Submission], wait_seconds: float) -> Answer:
-        """One call, with everything that is unacknowledged in it."""
-        wish: Json = request.get("interrupt") or next(iter(self._wishes.values()), {})
-        request = {
-            **request,
-            **({"interrupt": wish} if wish else {}),
-            "nonce": self.contact.nonce,
-            "session": self.contact.session,
-            "submit": [[submission.number, submission.body] for submission in carried],
-        }
-        not_applied = False
-        try:
-            answer = await self._exchange.ask(request, wait_seconds=wait_seconds)
-            error = answer.header.get("error")
-            if error == "taken over":
-                not_applied = True
-                raise TakenOverError(
-                    "Another notebook or a restarted kernel has taken over this session."
-                )
-            if error in ("nonce", "version"):
-                not_applied = True
-                raise StrangerError
-            if error is not None or "fragment" in answer.header:
-                raise AnswerError(f"The agent could not read a request: {answer.header.get('why')}")
-        except Exception as failure:
-            not_applied = not_applied or provably_not_run(failure)
-            raise
-        finally:
-            self.outbox.put_down(carried, provably_not_applied=not_applied)
-        self.outbox.acknowledge(answer.header.get("acknowledged", 0))
-        if wish and self._wishes.get(wish["target"]) is wish:
-            del self._wishes[wish["target"]]
-        return answer
-
     # -- what becomes of a poll
 
     def _succeeded(self, poll: Poll, answer: Answer) -> None:
         now = self._loop.time()
-        self._backoff.succeeded()
-        self._not_before = 0.0
-        self._failing_since = None
-        if self._is_unreachable:
-            self._is_unreachable = False
-            self._on_reachable(None)
+        self._health.succeeded()
         self.portions.arrived(answer.size_chars)
         header = answer.header
         if header.get("parked_seconds", 0.0) >= poll.wait_seconds:
@@ -374,7 +270,7 @@ class Link:
         """Notice that the agent has nothing under way any more and all it said has arrived."""
         has_everything = (
             header.get("pending") == 0
-            and header.get("acknowledged") == self.outbox.last_number
+            and header.get("acknowledged") == self._outbox.last_number
             and header.get("end") == self.inbox.offset
         )
         if has_everything:
@@ -385,55 +281,18 @@ class Link:
             return
         now = self._loop.time()
         self._must_rewind = True
-        self._exchange.counters.failed_calls += 1
+        self.carrier.counters.failed_calls += 1
         if isinstance(error, TruncatedError):
-            self._exchange.counters.truncated_answers += 1
+            self.carrier.counters.truncated_answers += 1
             self.portions.truncated(error.size_chars)
         elif not provably_not_run(error):
             self.portions.failed()
         self._on_failed_call()
         self.pacing.failed(error, now, asked=poll.wait_seconds, lasted=now - poll.sent_at)
-        pause_seconds = self._backoff.failed(error)
-        self._not_before = now + pause_seconds
-        if self._failing_since is None:
-            self._failing_since = now
-        verdict = self._verdict(error, now)
+        verdict = self._health.failed(error, now)
         if verdict is not None:
-            self._finish(verdict)
-        elif now - self._failing_since > UNREACHABLE_AFTER_SECONDS and not self._is_unreachable:
-            self._is_unreachable = True
-            self._on_reachable(error)
-
-    def _verdict(self, error: Exception, now: float) -> Exception | None:
-        """Why the conversation is over, if this failure means that."""
-        times = self._backoff.same_failures
-        failed_seconds = now - self._failing_since if self._failing_since is not None else 0.0
-        if isinstance(error, TakenOverError | InboxFullError):
-            return error
-        if is_final(error, times) and (failed_seconds > REFUSED_SECONDS or not self._is_at_work()):
-            return error
-        if isinstance(error, StrangerError):
-            return SandboxLostError("The variables are gone, because the sandbox was started anew.")
-        if isinstance(error, NoAgentError) and times >= ABSENCES_BELIEVED:
-            return SandboxLostError(
-                "The variables are gone, because the sandbox's agent has ended "
-                f"(the sandbox was recycled, or its memory ran out: {error})."
-            )
-        if isinstance(error, AnswerError) and times >= UNREADABLE_BELIEVED:
-            return error if failed_seconds > 30.0 else None
-        if failed_seconds > self._give_up_seconds:
-            return error if isinstance(error, IvyError) else AnswerError(str(error))
-        return None
-
-    def _finish(self, reason: Exception) -> None:
-        self._is_over = True
-        current = asyncio.current_task()
-        if self._timer is not None:
-            self._timer.cancel()
-        for task in self._tasks:
-            if task is not current:
-                task.cancel()
-        self._on_over(reason)
+            self._end()
+            self._on_over(verdict)
 
     # -- whether calls may overlap
 
@@ -443,7 +302,7 @@ class Link:
             await asyncio.sleep(PROBE_DELAY_SECONDS)
             if poll not in self._polls:
                 return
-            answer = await self._carry({"ping": secrets.token_hex(4)}, self.outbox.take(), 0.0)
+            answer = await self.carrier.call({"ping": secrets.token_hex(4)}, self._outbox.take())
         except Exception:  # its failure says nothing; a later poll is probed instead
             return
         finally:

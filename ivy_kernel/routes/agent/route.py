@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import hashlib
 import re
 import secrets
 from collections.abc import Callable
-from datetime import datetime, timezone
 from typing import Literal
 
 from ivy_kernel.agent import PROTOCOL_VERSION
-from ivy_kernel.errors import NoAnswerError, SandboxError, SandboxLostError
+from ivy_kernel.errors import NoAnswerError, SandboxError
 from ivy_kernel.models import Cell, Channel, Json, Message, Outcome, Sink
+from ivy_kernel.routes.agent.attachment import Attachment
 from ivy_kernel.routes.agent.docket import Docket
-from ivy_kernel.routes.agent.events import (
-    AgentLost,
-    AgentOpened,
-    Event,
-    ReachableAgain,
-    Unreachable,
-)
-from ivy_kernel.routes.agent.exchange import NOTEBOOK_TOOL, Counters, Exchange, ToolCall
-from ivy_kernel.routes.agent.ladder import RUNGS, Contact, Ladder, Rung
-from ivy_kernel.routes.agent.link import Link
+from ivy_kernel.routes.agent.events import Event
+from ivy_kernel.routes.agent.exchange import Counters, ToolCall
+from ivy_kernel.routes.agent.ladder import RUNGS, Ladder, Rung
 from ivy_kernel.routes.agent.outcomes import execute_content, fate_in_words, fate_of, told
-from ivy_kernel.routes.agent.pacing import Pacing
+from ivy_kernel.routes.agent.outgoing import Outgoing, header_of
 from ivy_kernel.routes.agent.pending import EndedError, Pending
 
 Interrupted = Literal["sent", "armed", "finished", "unreachable"]
@@ -102,18 +94,12 @@ class AgentRoute:
         open_limit_seconds: float = 90.0,
         give_up_seconds: float = 900.0,
     ) -> None:
-        self._call = call
-        self._on_event = on_event or _ignore
-        self._on_background = on_background or _ignore
-        self._give_up_seconds = give_up_seconds
-        self._held_limit_bytes = HELD_TIMES * log_limit_bytes
-        self._wait_seconds = wait_seconds
-        self._idle_poll_seconds = idle_poll_seconds
-        self._counters = Counters()
-        self._ladder = Ladder(
+        on_event = on_event or _ignore
+        counters = Counters()
+        ladder = Ladder(
             call,
             directory_key(session_key),
-            self._counters,
+            counters,
             rungs=rungs,
             directories=directories,
             environment=environment,
@@ -124,13 +110,19 @@ class AgentRoute:
                 "log_limit_bytes": log_limit_bytes,
             },
         )
-        self._pacing: Pacing | None = None
-        self._docket = Docket(self._on_background, self._on_event)
-        self._link: Link | None = None
-        self._opening: asyncio.Task[Link] | None = None
-        self._loss: Exception | None = None
-        self._known: tuple[str, int] | None = None
-        self._is_closed = False
+        self._docket = Docket(on_background or _ignore, on_event)
+        self._attachment = Attachment(
+            call,
+            ladder,
+            self._docket,
+            counters,
+            on_event=on_event,
+            on_failed_call=self._withdraw_unwanted,
+            wait_seconds=wait_seconds,
+            idle_poll_seconds=idle_poll_seconds,
+            give_up_seconds=give_up_seconds,
+            held_limit_bytes=HELD_TIMES * log_limit_bytes,
+        )
 
     # -- the agent's life
 
@@ -144,7 +136,7 @@ class AgentRoute:
         ApiError, NetworkError
             The platform refuses the calls or cannot be reached.
         """
-        await self._opened()
+        await self._attachment.opened()
 
     async def restart(self) -> None:
         """Replace the kernel by a new one with an empty namespace.
@@ -154,34 +146,30 @@ class AgentRoute:
         NoAnswerError
             The new kernel has not come up, or nobody could be asked.
         """
-        link = await self._opened()
-        self._loss = None
-        self._docket.take_notice()
+        link = await self._attachment.opened()
+        self._attachment.forget_loss()
         restart_id = secrets.token_hex(8)
         self._docket.expect_restart(restart_id)
         link.submit({"do": "restart", "id": restart_id})
         deadline = asyncio.get_running_loop().time() + RESTART_SECONDS
         while self._docket.is_expecting:
-            if self._link is not link or asyncio.get_running_loop().time() > deadline:
+            if self._attachment.link is not link or asyncio.get_running_loop().time() > deadline:
                 self._docket.expect_restart("")
                 raise NoAnswerError("The sandbox's kernel did not come up after the restart.")
             await asyncio.sleep(READY_POLL_SECONDS)
 
     async def shutdown(self) -> None:
         """End the agent and its kernel, as far as they can be reached within a few seconds."""
-        self._is_closed = True
-        if self._opening is not None:
-            with contextlib.suppress(Exception):
-                await asyncio.wait_for(asyncio.shield(self._opening), SHUTDOWN_SECONDS)
-        link = self._link
+        self._attachment.refuse()
+        await self._attachment.settled(SHUTDOWN_SECONDS)
+        link = self._attachment.link
         if link is not None:
-            await link.ask({"shutdown": True}, deadline_seconds=SHUTDOWN_SECONDS)
-        self._close()
+            await link.carrier.ask({"shutdown": True}, deadline_seconds=SHUTDOWN_SECONDS)
+        self._attachment.close()
 
     async def detach(self) -> None:
         """Leave the agent and its kernel living, for a later route with the same key."""
-        self._is_closed = True
-        self._close()
+        self._attachment.close()
 
     # -- cells
 
@@ -199,16 +187,17 @@ class AgentRoute:
         RouteError, ApiError, NetworkError
             The cell has not run, because there is no agent or no way to it.
         """
-        header = self._header("execute_request", cell.header)
-        pending = Pending(str(header["msg_id"]), is_cell=True, sink=sink)
+        header = header_of("execute_request", cell.header)
+        request = Outgoing("shell", header, execute_content(cell))
+        pending = Pending(request.message_id, is_cell=True, sink=sink)
         self._docket.add(pending)
         try:
-            link = self._link
+            link = self._attachment.link
             if link is None:
-                link = await pending.unless_ended(self._opened())
-            self._raise_loss()
+                link = await pending.unless_ended(self._attachment.opened())
+            self._attachment.raise_loss()
             self._docket.used_generation = self._docket.generation
-            self._submit(link, pending, "shell", header, execute_content(cell), {}, ())
+            pending.submission = link.submit(request.body(self._docket.generation))
             reply = await pending.wait()
         except EndedError as ended:
             if ended.fate == "interrupted":
@@ -237,7 +226,7 @@ class AgentRoute:
         if pending is not None:
             pending.was_interrupted = True
             self._withdraw(pending)
-        link = self._link
+        link = self._attachment.link
         if link is None or (pending is not None and pending.is_done):
             return "finished"
         said = await link.interrupt(
@@ -275,7 +264,7 @@ class AgentRoute:
         pending = Pending(secrets.token_hex(16), awaits_silence=True)
         self._docket.add(pending)
         try:
-            link = await self._opened()
+            link = await self._attachment.opened()
             pending.submission = link.submit({"do": "nothing"})
             await pending.wait()
         except EndedError as ended:
@@ -291,11 +280,14 @@ class AgentRoute:
         NoAnswerError
             The agent that asked is gone.
         """
-        link = self._open_link()
-        parent = (request.header if request is not None else None) or {}
-        body = self._body("stdin", self._header("input_reply"), {"value": value, "status": "ok"})
-        body["p"] = parent
-        link.submit(body)
+        link = self._attachment.open_link()
+        answer = Outgoing(
+            "stdin",
+            header_of("input_reply"),
+            {"value": value, "status": "ok"},
+            parent=(request.header if request is not None else None) or {},
+        )
+        link.submit(answer.body(self._docket.generation))
 
     # -- everything else
 
@@ -321,11 +313,11 @@ class AgentRoute:
         SandboxLostError
             The kernel that was asked is gone.
         """
-        header = self._header(msg_type, header)
-        pending = Pending(str(header["msg_id"]), needs_idle=False)
-        reply = await self._await(
-            pending, channel, header, content, metadata or {}, buffers, timeout_seconds
+        request = Outgoing(
+            channel, header_of(msg_type, header), content, metadata=metadata, buffers=buffers
         )
+        pending = Pending(request.message_id, needs_idle=False)
+        reply = await self._await(pending, request, timeout_seconds)
         if reply is None:
             raise NoAnswerError(f"The sandbox's kernel did not reply to {msg_type}.")
         return reply
@@ -348,130 +340,34 @@ class AgentRoute:
         NoAnswerError
             No agent is known; none is looked for.
         """
-        self._open_link()
-        header = self._header(str(header.get("msg_type", "comm_msg")), header)
-        pending = Pending(str(header["msg_id"]), needs_reply=False)
+        self._attachment.open_link()
+        header = header_of(str(header.get("msg_type", "comm_msg")), header)
+        request = Outgoing("shell", header, content, metadata=metadata, buffers=buffers)
+        pending = Pending(request.message_id, needs_reply=False)
         with contextlib.suppress(NoAnswerError):
-            await self._await(
-                pending, "shell", header, content, metadata or {}, buffers, timeout_seconds
-            )
+            await self._await(pending, request, timeout_seconds)
 
     def describe(self) -> Json:
         """The route as it stands, for ``doctor`` and ``%ivy status``."""
-        link, kernel = self._link, self._docket.kernel
+        kernel = self._docket.kernel
         return {
             "route": "agent",
-            "is_open": link is not None,
-            "rung": str(link.contact.rung) if link else "",
-            "reasons": list(self._ladder.reasons),
-            "directory": link.contact.directory if link else "",
-            "calls_may_overlap": self._pacing.may_overlap if self._pacing else None,
-            "wait_limit_seconds": self._pacing.wait_limit_seconds if self._pacing else None,
-            "answer_limit_chars": link.portions.limit_chars if link else None,
             "kernel_kind": kernel.kind if kernel else "",
             "kernel_features": list(kernel.features) if kernel else [],
             "python_version": kernel.python_version if kernel else "",
             "generation": self._docket.generation,
             "dropped_messages": self._docket.dropped_messages,
-            "unreadable_records": link.inbox.unreadable_records if link else 0,
-            **vars(self._counters),
+            **self._attachment.describe(),
         }
 
     # -- inside
 
-    async def _opened(self) -> Link:
-        self._refuse_when_closed()
-        if self._link is not None:
-            return self._link
-        if self._opening is None:
-            self._opening = asyncio.get_running_loop().create_task(self._open())
-            self._opening.add_done_callback(self._on_opening_done)
-        link = await asyncio.shield(self._opening)
-        self._refuse_when_closed()
-        return link
-
-    def _open_link(self) -> Link:
-        """The link, if there is one: what the user did not run starts nothing."""
-        self._refuse_when_closed()
-        if self._link is None:
-            raise NoAnswerError("The sandbox's kernel is not connected; the next cell connects it.")
-        return self._link
-
-    def _refuse_when_closed(self) -> None:
-        if self._is_closed:
-            raise SandboxError("This session is closed; restart the kernel to open it again.")
-
-    def _on_opening_done(self, task: asyncio.Task[Link]) -> None:
-        self._opening = None
-        if not task.cancelled():
-            task.exception()  # retrieved here, because perhaps nobody waits any more
-
-    async def _open(self) -> Link:
-        contact = await self._ladder.open(secrets.token_hex(16))
-        is_notebook = contact.rung.speaker == NOTEBOOK_TOOL
-        self._pacing = self._pacing or Pacing(
-            wait_seconds=self._wait_seconds,
-            idle_poll_seconds=self._idle_poll_seconds,
-            may_overlap=False if is_notebook else None,
-        )
-        self._docket.expect_restart("")
-        self._docket.generation = contact.header.get("generation") or 1
-        self._compare(contact)
-        link = self._link_to(contact, self._pacing)
-        self._link = link
-        running = tuple(str(i) for i in contact.header.get("under_way") or ())
-        self._on_event(AgentOpened(contact.is_found, running))
-        if contact.is_found:
-            link.listen()
-        return link
-
-    def _compare(self, contact: Contact) -> None:
-        """See whether the variables are where they were before calls were given up."""
-        known, self._known = self._known, None
-        generation = self._docket.generation
-        if known == (contact.nonce, generation):
-            return
-        if known is not None:
-            what = "kernel" if known[0] == contact.nonce else "agent"
-            self._loss = SandboxLostError(
-                f"The variables are gone, because the sandbox's {what} was started anew while it "
-                f"could not be reached."
-            )
-        # What is about to be told is not to be told again when the log's old events are read.
-        self._docket.used_generation = 0 if self._loss is None else generation
-
-    def _link_to(self, contact: Contact, pacing: Pacing) -> Link:
-        return Link(
-            Exchange(self._call, contact.rung.speaker, contact.directory, self._counters),
-            contact,
-            pacing,
-            is_active=lambda: self._docket.is_active,
-            is_expecting=lambda: self._docket.is_expecting,
-            is_at_work=lambda: self._docket.is_at_work,
-            on_record=self._docket.on_record,
-            on_silence=self._docket.on_silence,
-            on_over=self._on_over,
-            on_reachable=self._on_reachable,
-            on_failed_call=self._withdraw_unwanted,
-            give_up_seconds=self._give_up_seconds,
-            held_limit_bytes=self._held_limit_bytes,
-        )
-
-    def _on_over(self, reason: Exception) -> None:
-        link, self._link = self._link, None
-        self._docket.kernel = None
-        is_loss = isinstance(reason, SandboxLostError)
-        if link is not None and not is_loss:
-            self._known = (link.contact.nonce, self._docket.generation)
-        is_told = self._docket.end_all(reason)
-        if is_loss:
-            self._on_event(AgentLost(str(reason)))
-            self._loss = None if is_told else reason
-
     def _withdraw(self, pending: Pending) -> bool:
         """Take back what has provably not reached the agent; whether that was so."""
-        submission, link = pending.submission, self._link
-        if submission is not None and not (link is not None and link.outbox.withdraw(submission)):
+        submission, link = pending.submission, self._attachment.link
+        if submission is not None and not (
+            link is not None and link.carrier.outbox.withdraw(submission)
+        ):
             return False
         pending.end(EndedError("interrupted", SandboxError("Interrupted before it ran.")))
         self._docket.remove(pending)
@@ -481,37 +377,14 @@ class AgentRoute:
         for pending in self._docket.unwanted:
             self._withdraw(pending)
 
-    def _on_reachable(self, error: Exception | None) -> None:
-        self._on_event(ReachableAgain() if error is None else Unreachable(error))
-
-    def _raise_loss(self) -> None:
-        """Say that the variables are gone, once, instead of running a cell without them."""
-        loss, self._loss = self._loss or self._docket.take_notice(), None
-        if loss is not None:
-            raise loss
-
-    def _close(self) -> None:
-        if self._opening is not None:
-            self._opening.cancel()
-        if self._link is not None:
-            self._link.close()
-            self._link = None
-        self._docket.end_all(SandboxError("This session was closed."))
-
     async def _await(
-        self,
-        pending: Pending,
-        channel: Channel,
-        header: Json,
-        content: Json,
-        metadata: Json,
-        buffers: tuple[bytes, ...],
-        timeout_seconds: float,
+        self, pending: Pending, request: Outgoing, timeout_seconds: float
     ) -> Message | None:
         self._docket.add(pending)
         try:
-            ask = self._submitted(pending, channel, header, content, metadata, buffers)
-            return await asyncio.wait_for(ask, timeout_seconds)
+            link = self._attachment.open_link()
+            pending.submission = link.submit(request.body(self._docket.generation))
+            return await asyncio.wait_for(pending.wait(), timeout_seconds)
         except asyncio.TimeoutError:
             raise NoAnswerError(
                 f"The sandbox's kernel did not reply within {timeout_seconds:g} s."
@@ -520,52 +393,6 @@ class AgentRoute:
             raise ended.cause from None
         finally:
             self._docket.remove(pending)
-
-    async def _submitted(
-        self,
-        pending: Pending,
-        channel: Channel,
-        header: Json,
-        content: Json,
-        metadata: Json,
-        buffers: tuple[bytes, ...],
-    ) -> Message | None:
-        self._submit(self._open_link(), pending, channel, header, content, metadata, buffers)
-        return await pending.wait()
-
-    def _submit(
-        self,
-        link: Link,
-        pending: Pending,
-        channel: Channel,
-        header: Json,
-        content: Json,
-        metadata: Json,
-        buffers: tuple[bytes, ...],
-    ) -> None:
-        body = self._body(channel, header, content)
-        body["m"] = metadata
-        if buffers:
-            body["b"] = [base64.b64encode(buffer).decode("ascii") for buffer in buffers]
-        pending.submission = link.submit(body)
-
-    def _body(self, channel: Channel, header: Json, content: Json) -> Json:
-        return {"c": channel, "h": header, "d": content, "g": self._docket.generation}
-
-    @staticmethod
-    def _header(msg_type: str, header: Json | None = None) -> Json:
-        """A message header; the front end's own where there is one, without its subshell."""
-        made = {
-            "msg_id": secrets.token_hex(16),
-            "msg_type": msg_type,
-            "username": "ivy",
-            "session": "ivy",
-            "date": datetime.now(timezone.utc).isoformat(),
-            "version": "5.3",
-        }
-        made.update(header or {})
-        made.pop("subshell_id", None)
-        return made
 
 
 def _ignore(_: object) -> None:
