@@ -13,19 +13,18 @@ import argparse
 import json
 import os
 import platform
-import secrets
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import runners
+from servers import Sandbox, create_sandbox, delayed, kernel_environment, sandbox
 
 HERE = Path(__file__).resolve().parent
 DOCUMENT = HERE.parent / "docs" / "performance.md"
@@ -86,82 +85,15 @@ MISSED = """\
 """
 
 
-def free_port() -> int:
-    """A TCP port that was free a moment ago."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
-
-
-@contextmanager
-def program(command: list[str], env: dict[str, str], *, until: str = "") -> Iterator[str]:
-    """Runs a program; yields its first line when that is waited for."""
-    process = subprocess.Popen(
-        command, env=env, stdout=subprocess.PIPE if until else None, text=True
-    )
-    try:
-        yield process.stdout.readline() if process.stdout else ""
-    finally:
-        process.terminate()
-        process.wait(20)
-
-
-class Sandbox:
-    """A local sandbox server that can be asked for its counters."""
-
-    def __init__(self, url: str, token: str) -> None:
-        self.url = url
-        self.token = token
-
-    def control(self) -> dict[str, Any]:
-        """Its configuration and counters."""
-        request = urllib.request.Request(
-            self.url.removesuffix("/api") + "/_control",
-            headers={"Authorization": f"Bearer {self.token}"},
-        )
-        with urllib.request.urlopen(request, timeout=10) as answer:
-            found: dict[str, Any] = json.loads(answer.read())
-        return found
-
-
-@contextmanager
-def sandbox(root: str) -> Iterator[Sandbox]:
-    """A local sandbox server of our own."""
-    token = secrets.token_hex(16)
-    env = {**os.environ, "IVY_LOCAL_SANDBOX_TOKEN": token}
-    command = [sys.executable, "-m", "ivy_kernel.local_sandbox", "--root", root, "--control"]
-    with program(command, env, until="line") as line:
-        yield Sandbox(json.loads(line)["url"], token)
-
-
-def kernel_environment(server: Sandbox, port: int, work: str) -> dict[str, str]:
-    """The environment of a kernel that reaches the sandbox through the proxy."""
-    directories = {f"JUPYTER_{kind}_DIR": f"{work}/{kind.lower()}" for kind in ("RUNTIME", "DATA")}
-    return {
-        **{key: value for key, value in os.environ.items() if not key.startswith(("IVY_", "JPY_"))},
-        **directories,
-        "IVY_API_URL": f"http://127.0.0.1:{port}/api",
-        "IVY_API_KEY": server.token,
-        "IVY_CHAT_ID": "benchmark",
-        "IVY_CAMPAIGN_ID": "benchmark",
-        "IVY_OUTPUT_LIMIT_BYTES": "0",
-    }
-
-
 def measure(server: Sandbox, delay_ms: int, work: str, *, quick: bool) -> dict[str, Any]:
     """One run of ``kernel_bench.py`` at one delay, the requests a short cell takes, and spawn."""
-    port = free_port()
-    target = server.url.rsplit(":", 1)[1].split("/")[0]
-    proxy = [sys.executable, str(HERE / "delay_proxy.py"), str(port), target, str(delay_ms)]
-    env = kernel_environment(server, port, work)
     report = Path(work) / f"report-{delay_ms}.json"
     command = [sys.executable, str(HERE / "kernel_bench.py"), "--json", str(report)]
     if quick:
         command += ["--starts", "2", "--cells", "30", "--reps", "2", "--mb", "1,10", "--idle", "3"]
-    with program(proxy, dict(os.environ)):
-        time.sleep(0.5)
-        ivy = [sys.executable, "-m", "ivy_kernel.cli", "create"]
-        subprocess.run(ivy, env=env, check=True, timeout=120)
+    with delayed(server, delay_ms) as url:
+        env = kernel_environment(server, url, work)
+        create_sandbox(env)
         subprocess.run(
             [*command, "base=python3", "ours=ivy-sandbox"], env=env, check=True, timeout=1800
         )
@@ -278,7 +210,7 @@ def main() -> None:
             int(delay): measure(server, int(delay), work, quick=options.quick)
             for delay in options.delays.split(",")
         }
-        text = document(reports, quick=options.quick)
+        text = document(reports, quick=options.quick) + "\n" + runners.table()
     Path(options.output).write_text(text, "utf-8")
     print(text)
 

@@ -59,7 +59,8 @@ def status_lines(lifecycle: Lifecycle, status: SandboxStatus, now: float) -> lis
 
 def route_lines(facts: Json) -> list[str]:
     """How cells reach the sandbox, from `Session.describe`, a line each; ``doctor`` tells more."""
-    lines = [f"route: {facts.get('route', 'none yet')}"]
+    rung = f", {facts['rung']}" if facts.get("rung") else ""
+    lines = [f"route: {facts.get('route', 'none yet')}{rung}"]
     where = [
         f"Python {facts['python_version']}" if facts.get("python_version") else "",
         f"Python {facts['python']}" if facts.get("python") else "",
@@ -70,6 +71,7 @@ def route_lines(facts: Json) -> list[str]:
         lines.append(f"runs: {', '.join(known)}")
     if facts.get("variables_persist") is False:
         lines.append("variables: lost after each cell")
+    lines += [f"tried: {reason}" for reason in facts.get("reasons", ())]
     lines += [f"refused: {reason}" for reason in facts.get("refused", ())]
     return lines
 

@@ -6,19 +6,13 @@ are documented.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
-from ivy_kernel.errors import BadRequestError
+from ivy_kernel.errors import RouteError
 from ivy_kernel.models import Cell, Outcome, Sink
 from ivy_kernel.routes.plain_tool import InterruptibleCall
-from ivy_kernel.routes.tools import SandboxTools, strings_in
-
-ALTERNATIVE_FIELDS = ("code", "command", "source", "script", "cmd", "input")
-PROBE_SECONDS = 30.0
-
-_PROBES = {"sandbox_rscript": "cat('{word}\\n')", "sandbox_exec": "echo {word}"}
+from ivy_kernel.routes.tools import SandboxTools
 
 
 class NamedTool:
@@ -60,40 +54,9 @@ class NamedTool:
 
     async def _result(self, tools: SandboxTools, code: str) -> object:
         if self._parameters is not None:
-            return await self._run(tools, self._parameters, self._timeout_seconds)
+            return await tools.call(self._tool, self._parameters, self._timeout_seconds)
         try:
-            return await self._run_code(tools, code)
-        except BadRequestError:  # refused unread, so nothing ran
-            if not await self._find_field(tools):
-                raise
-        return await self._run_code(tools, code)
-
-    async def _run_code(self, tools: SandboxTools, code: str) -> object:
-        field = tools.code_fields.get(self._tool, "code")
-        return await self._run(tools, {field: code}, self._timeout_seconds)
-
-    async def _run(
-        self, tools: SandboxTools, parameters: Mapping[str, Any], seconds: float
-    ) -> object:
-        result: object = await (await tools.client()).run_tool(
-            tools.chat_id, self._tool, parameters, timeout_seconds=seconds
-        )
-        return result
-
-    async def _find_field(self, tools: SandboxTools) -> bool:
-        """Whether another field carries code to the tool, found by a harmless snippet."""
-        probe = _PROBES.get(self._tool)
-        if probe is None:
-            return False
-        for name in ALTERNATIVE_FIELDS:
-            if name == tools.code_fields.get(self._tool):
-                continue
-            word = f"IVY-PROBE-{os.urandom(8).hex()}"
-            try:
-                result = await self._run(tools, {name: probe.format(word=word)}, PROBE_SECONDS)
-            except BadRequestError:
-                continue
-            if any(word in text for text in strings_in(result)):
-                tools.code_fields[self._tool] = name  # for the calls that follow, too
-                return True
-        return False
+            return await tools.run(self._tool, code, self._timeout_seconds)
+        except RouteError as error:
+            # The tool's own words tell more, for example that the sandbox has no such tool.
+            raise (error.__cause__ or error) from None

@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from ivy_kernel.errors import IvyError, SandboxLostError
 from ivy_kernel.models import Cell, Json, Outcome, Sink
 from ivy_kernel.routes.pages import Pages, with_pages_shown
-from ivy_kernel.routes.plain_tool import InterruptibleCall
+from ivy_kernel.routes.plain_route import PlainRoute, unanswered
+from ivy_kernel.routes.result_strings import strings_in
 from ivy_kernel.routes.route import RouteName
-from ivy_kernel.routes.tools import Probe, SandboxTools, strings_in
+from ivy_kernel.routes.tools import SandboxTools
 
-TOOL = "sandbox_notebook"
 QUESTION_SECONDS = 30.0
 """Time budget of what is asked beside cells, since no interrupt stops it."""
 INTERRUPT_SEND_SECONDS = 0.4
@@ -54,19 +54,12 @@ _QUESTIONS = {
 }
 
 
-class NotebookRoute:
-    """Runs each cell through ``sandbox_notebook``.
-
-    Parameters
-    ----------
-    tools
-        The sandbox's tools.
-    cell_timeout_seconds
-        Time budget of a cell; the platform caps it at 300 s.
-    """
+class NotebookRoute(PlainRoute):
+    """Runs each cell through ``sandbox_notebook``; the platform caps a cell at 300 s."""
 
     name: RouteName = "notebook"
-    notices_losses = False
+    tool = "sandbox_notebook"
+    variables_persist = True
     notice = (
         "Cells run through the platform's notebook tool: output arrives when a cell has ended, a "
         "cell may take 300 s at most, and input() and live widgets do not work. All notebooks on "
@@ -74,20 +67,13 @@ class NotebookRoute:
     )
 
     def __init__(self, tools: SandboxTools, *, cell_timeout_seconds: float) -> None:
-        self._tools = tools
-        self._cell_timeout_seconds = cell_timeout_seconds
-        self._probe: Probe | None = None
-        self._call = InterruptibleCall()
+        super().__init__(tools, cell_timeout_seconds=cell_timeout_seconds)
         self._signals: set[asyncio.Future[object]] = set()
-
-    async def open(self) -> None:
-        """Find the code field and which Python process answers."""
-        self._probe = await self._tools.probe(TOOL)
 
     async def check(self) -> None:
         """See whether the same Python process still answers."""
         before = self._probe
-        self._probe = await self._tools.probe(TOOL)
+        self._probe = await self._tools.probe(self.tool)
         if before is not None and self._probe.identity != before.identity:
             raise SandboxLostError(
                 "The variables are gone: another Python process answers in the sandbox than "
@@ -97,11 +83,9 @@ class NotebookRoute:
 
     async def execute(self, cell: Cell, sink: Sink) -> Outcome:
         """Run one cell."""
-        code = with_pages_shown(cell.code)
-        call = self._tools.run(TOOL, code, self._cell_timeout_seconds)
         pages = Pages(sink)
         try:
-            outcome = await self._call.show(call, cell, pages)
+            outcome = await self._run(with_pages_shown(cell.code), cell, pages)
         finally:
             for signal in self._signals:  # one that comes late would stop the next cell
                 signal.cancel()
@@ -120,8 +104,7 @@ class NotebookRoute:
                 return values
         except IvyError as exc:
             reason = str(exc)
-        missing = {"status": "error", "ename": "RouteError", "evalue": reason, "traceback": []}
-        return dict.fromkeys(expressions, missing)
+        return unanswered(expressions, reason)
 
     async def ask(self, msg_type: str, content: Json) -> Json | None:
         """Ask the notebook's own Python, by a call of its own."""
@@ -134,7 +117,7 @@ class NotebookRoute:
         """The JSON object that an expression evaluates to there; ``None`` when there is none."""
         nonce = os.urandom(8).hex()
         code = _EVALUATE.format(nonce=nonce, expression=expression)
-        result = await self._tools.run(TOOL, code, QUESTION_SECONDS)
+        result = await self._tools.run(self.tool, code, QUESTION_SECONDS)
         for text in strings_in(result):
             _, found, rest = text.partition(f"IVY-VALUE-{nonce}:")
             if found:
@@ -164,18 +147,4 @@ class NotebookRoute:
 
     async def restart(self) -> None:
         """Empty the namespace; modules stay imported, since the platform cannot restart it."""
-        await self._tools.run(TOOL, _RESET, 30.0)
-
-    async def close(self, *, keep: bool) -> None:
-        """Nothing to let go: each cell was a call of its own."""
-        self._call.stop()
-
-    def describe(self) -> Json:
-        """Code field and remote Python."""
-        return {
-            "route": self.name,
-            "code_field": self._tools.found_fields.get(TOOL, ""),
-            "python": self._probe.python_version if self._probe else "",
-            "variables_persist": True,
-            "streams": False,
-        }
+        await self._tools.run(self.tool, _RESET, 30.0)

@@ -1,4 +1,4 @@
-"""One tool call a cell: what the notebook and the script route have in common."""
+"""One tool call a cell: waited for as long as the user wants to, and its result shown."""
 
 from __future__ import annotations
 

@@ -8,57 +8,32 @@ from __future__ import annotations
 import ast
 
 from ivy_kernel.models import Cell, Json, Outcome, Sink
-from ivy_kernel.routes.plain_tool import InterruptibleCall
+from ivy_kernel.routes.plain_route import PlainRoute, unanswered
 from ivy_kernel.routes.route import RouteName
-from ivy_kernel.routes.tools import Probe, SandboxTools
-
-TOOL = "sandbox_python"
 
 
-class ScriptRoute:
-    """Runs each cell through ``sandbox_python``.
-
-    Parameters
-    ----------
-    tools
-        The sandbox's tools.
-    cell_timeout_seconds
-        Time budget of a cell; the platform caps scripts at 120 s.
-    """
+class ScriptRoute(PlainRoute):
+    """Runs each cell through ``sandbox_python``; the platform caps scripts at 120 s."""
 
     name: RouteName = "script"
-    notices_losses = False
+    tool = "sandbox_python"
+    variables_persist = False
     notice = (
         "This sandbox offers only scripts: each cell runs in a Python process of its own, so "
         "variables and imports do not persist from cell to cell (files do), magics do not work, "
         "and a cell may take 120 s at most."
     )
 
-    def __init__(self, tools: SandboxTools, *, cell_timeout_seconds: float) -> None:
-        self._tools = tools
-        self._cell_timeout_seconds = cell_timeout_seconds
-        self._probe: Probe | None = None
-        self._call = InterruptibleCall()
-
-    async def open(self) -> None:
-        """Find the code field."""
-        self._probe = await self._tools.probe(TOOL)
-
     async def check(self) -> None:
         """Nothing can be lost: there are no variables."""
 
     async def execute(self, cell: Cell, sink: Sink) -> Outcome:
         """Run one cell."""
-        call = self._tools.run(TOOL, show_last_value(cell.code), self._cell_timeout_seconds)
-        outcome = await self._call.show(call, cell, sink)
+        outcome = await self._run(show_last_value(cell.code), cell, sink)
         if outcome.fate == "succeeded" and cell.user_expressions:
-            missing = {
-                "status": "error",
-                "ename": "RouteError",
-                "evalue": "variables do not persist on the script route",
-                "traceback": [],
-            }
-            outcome.reply["user_expressions"] = dict.fromkeys(cell.user_expressions, missing)
+            outcome.reply["user_expressions"] = unanswered(
+                cell.user_expressions, "variables do not persist on the script route"
+            )
         return outcome
 
     async def ask(self, msg_type: str, content: Json) -> Json | None:
@@ -71,20 +46,6 @@ class ScriptRoute:
 
     async def restart(self) -> None:
         """Nothing to do: each cell has a fresh namespace anyway."""
-
-    async def close(self, *, keep: bool) -> None:
-        """Nothing to let go: each cell was a call of its own."""
-        self._call.stop()
-
-    def describe(self) -> Json:
-        """Code field and remote Python."""
-        return {
-            "route": self.name,
-            "code_field": self._tools.found_fields.get(TOOL, ""),
-            "python": self._probe.python_version if self._probe else "",
-            "variables_persist": False,
-            "streams": False,
-        }
 
 
 def show_last_value(code: str) -> str:

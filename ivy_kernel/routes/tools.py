@@ -7,30 +7,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ivy_kernel.client import IvyClient
-from ivy_kernel.errors import BadRequestError, RouteError
+from ivy_kernel.errors import BadRequestError, IvyError, RouteError
+from ivy_kernel.routes.probes import LANGUAGES, PYTHON, Language
 
-ALTERNATIVE_FIELDS = ("code", "source", "script", "input", "cells")
 PROBE_TIMEOUT_SECONDS = 60.0
-
-_PROBE = """\
-import os as _ivy_os, sys as _ivy_sys
-_ivy_start = ''
-_ivy_file = None
-try:
-    with open('/proc/self/stat') as _ivy_file:
-        _ivy_start = _ivy_file.read().rsplit(')', 1)[1].split()[19]
-except Exception:
-    pass
-_ivy_id = _ivy_sys.__dict__.setdefault('_ivy_kernel_id', '{nonce}')
-print('IVY-PROBE-{nonce}:%s:%s:%s:%s:' % (
-    _ivy_id, _ivy_os.getpid(), _ivy_start, _ivy_sys.version.split()[0]))
-del _ivy_os, _ivy_sys, _ivy_start, _ivy_id, _ivy_file
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,93 +49,111 @@ class SandboxTools:
     chat_id
         The chat.
     code_fields
-        Tool → the field that carries its code, as the settings say.
+        Tool → the field that carries its code, as the settings say; a field that a probe has found
+        takes the place of theirs.
     """
 
     client: Callable[[], Awaitable[IvyClient]]
     chat_id: str
     code_fields: dict[str, str]
     found_fields: dict[str, str] = field(default_factory=dict)
-    _probing: set[str] = field(default_factory=set)
 
-    async def run(
-        self, tool: str, code: str, timeout_seconds: float, *, retry: bool = True
+    async def call(
+        self,
+        tool: str,
+        parameters: Mapping[str, Any],
+        timeout_seconds: float,
+        *,
+        retry: bool = True,
     ) -> object:
-        """Run code through a tool; the tool's own JSON result.
+        """Call a tool with its own parameters; its own JSON result.
 
         Raises
         ------
         IvyError
             As `IvyClient.run_tool`.
         """
-        try:
-            return await self._run(tool, code, timeout_seconds, retry=retry)
-        except BadRequestError:
-            # Refused unread, so nothing ran. Perhaps the code was in a field it does not know.
-            if tool in self.found_fields or tool in self._probing:
-                raise
-        self._probing.add(tool)
-        try:
-            await self.probe(tool)
-        finally:
-            self._probing.discard(tool)
-        return await self._run(tool, code, timeout_seconds, retry=retry)
-
-    async def _run(self, tool: str, code: str, timeout_seconds: float, *, retry: bool) -> object:
-        name = self.found_fields.get(tool) or self.code_fields.get(tool, "code")
         result: object = await (await self.client()).run_tool(
-            self.chat_id, tool, {name: code}, timeout_seconds=timeout_seconds, retry=retry
+            self.chat_id, tool, parameters, timeout_seconds=timeout_seconds, retry=retry
         )
         return result
 
+    async def run(
+        self, tool: str, code: str, timeout_seconds: float, *, retry: bool = True
+    ) -> object:
+        """Run code through a tool; the tool's own JSON result.
+
+        Where the tool refuses the code unread, a probe in its own language looks for the field that
+        it takes code in, and the code is sent again. A tool whose language is not known is not
+        probed.
+
+        Raises
+        ------
+        RouteError
+            No field was found; the cause is the tool's refusal of the code.
+        IvyError
+            As `IvyClient.run_tool`.
+        """
+        name = self._code_field(tool)
+        try:
+            return await self.call(tool, {name: code}, timeout_seconds, retry=retry)
+        except BadRequestError as refusal:
+            # Refused unread, so nothing ran. Perhaps the code was in a field it does not know.
+            language = LANGUAGES.get(tool)
+            if language is None or name == self.found_fields.get(tool):
+                raise
+            try:
+                await self._find_field(tool, language, refusal)
+            except RouteError:
+                raise
+            except IvyError as error:  # how the probe ended says nothing about the code
+                raise refusal from error
+        name = self._code_field(tool)
+        return await self.call(tool, {name: code}, timeout_seconds, retry=retry)
+
     async def probe(self, tool: str) -> Probe:
         """Find out, by running a harmless snippet, which field works and which Python answers.
+
+        Parameters
+        ----------
+        tool
+            One that runs Python.
 
         Raises
         ------
         RouteError
             When the tool is unknown, or no field makes it print what it was told to.
         """
-        wanted = self.found_fields.get(tool) or self.code_fields.get(tool, "code")
+        answer = await self._find_field(tool, PYTHON)
+        return Probe(
+            identity=answer["identity"],
+            process_id=int(answer["process_id"]),
+            process_start=answer["process_start"],
+            python_version=answer["python_version"],
+        )
+
+    def _code_field(self, tool: str) -> str:
+        return self.found_fields.get(tool) or self.code_fields.get(tool, "code")
+
+    async def _find_field(
+        self, tool: str, language: Language, refusal: BadRequestError | None = None
+    ) -> re.Match[str]:
+        """Find the field that the tool takes code in; what the snippet printed."""
         refused: list[str] = []
-        for name in dict.fromkeys((wanted, *ALTERNATIVE_FIELDS)):
+        for name in dict.fromkeys((self._code_field(tool), *language.fields)):
             nonce = os.urandom(8).hex()
-            parameters: Mapping[str, Any] = {name: _PROBE.format(nonce=nonce)}
+            parameters = {name: language.snippet(nonce)}
             try:
-                result = await (await self.client()).run_tool(
-                    self.chat_id, tool, parameters, timeout_seconds=PROBE_TIMEOUT_SECONDS
-                )
+                result = await self.call(tool, parameters, PROBE_TIMEOUT_SECONDS)
             except BadRequestError as exc:
                 refused.append(f"{name}: {exc.detail or 'HTTP 400'}")
                 continue
-            probe = _find_probe(result, nonce)
-            if probe is not None:
-                self.found_fields[tool] = name
-                return probe
+            answer = language.find_answer(result, nonce)
+            if answer is not None:
+                self.found_fields[tool] = self.code_fields[tool] = name
+                return answer
             refused.append(f"{name}: its output did not come back")
         raise RouteError(
             f"{tool} did not run a probe with any known field ({'; '.join(refused)}); set the "
             f"field in the settings (…_code_field)."
-        )
-
-
-def _find_probe(result: object, nonce: str) -> Probe | None:
-    pattern = re.compile(rf"IVY-PROBE-{nonce}:(\w+):(\d+):(\d*):([\w.+]+):")
-    for text in strings_in(result):
-        match = pattern.search(text)
-        if match:
-            identity, process_id, start, version = match.groups()
-            return Probe(identity, int(process_id), start, version)
-    return None
-
-
-def strings_in(value: object, depth: int = 0) -> Iterator[str]:
-    """Every string in a JSON value, however nested (to a depth of 40)."""
-    if isinstance(value, str):
-        yield value
-    elif depth < 40:
-        if isinstance(value, dict):
-            value = list(value.values())
-        if isinstance(value, list):
-            for item in value:
-                yield from strings_in(item, depth + 1)
+        ) from refusal

@@ -21,6 +21,9 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 CELLS = int(os.environ.get("IVY_FAULT_CELLS", "60"))
 """1000 for the long run."""
 
+SERIAL_CELLS = max(15, CELLS // 4) if CELLS < 100 else CELLS
+OUTAGE_SECONDS = 2.0
+
 ALL_AT_ONCE = Faults(
     lost_answer=0.2,
     lost_request=0.05,
@@ -64,15 +67,23 @@ def far(shared: Far, network: FaultProxy) -> Iterator[Far]:
     network.is_out = False
 
 
-async def count(far: Far, cells: int) -> None:
-    """Run numbered cells that leave three kinds of traces, and check each one's own output."""
+async def count(far: Far, cells: int, *, network_to_cut: FaultProxy | None = None) -> None:
+    """Run numbered cells that leave three kinds of traces, and check each one's own output.
+
+    In the middle of them a network may be cut for two seconds.
+    """
     assert (await far.run("seen = []; open('seen.txt', 'w').close()")).fate == "succeeded"
     for number in range(cells):
-        ran = await far.run(
+        running = far.begin(
             f"seen.append({number})\n"
             f"with open('seen.txt', 'a') as file: print({number}, file=file)\n"
             f"print({number})"
         )
+        if network_to_cut is not None and number == cells // 2:
+            network_to_cut.is_out = True
+            await asyncio.sleep(OUTAGE_SECONDS)
+            network_to_cut.is_out = False
+        ran = await running.end()
         assert (ran.fate, ran.text) == ("succeeded", f"{number}\n")
 
 
@@ -85,22 +96,19 @@ async def check(far: Far, cells: int) -> None:
 
 
 @pytest.mark.timeout(60 + CELLS)
-async def test_every_cell_runs_exactly_once_under_all_faults(sandbox: RunningSandbox) -> None:
+@pytest.mark.parametrize("has_outage", [False, True], ids=["", "with an outage"])
+async def test_every_cell_runs_exactly_once_under_all_faults(
+    sandbox: RunningSandbox, *, has_outage: bool
+) -> None:
     """A fifth of the answers lost, 5 % of each other fault: no cell is lost or doubled."""
     async with (
         FaultProxy(port_of(sandbox), ALL_AT_ONCE).running() as proxy,
         route_to(sandbox, proxy=proxy) as far,
     ):
-        started = time.monotonic()
-        await count(far, CELLS)
-        proxy.faults = Faults()
-        await check(far, CELLS)
-        took = time.monotonic() - started
-        figures = f"{CELLS} cells: {took:.1f} s, {far.tools.calls} calls, {dict(proxy.counts)}"
-        print(figures)  # noqa: T201 - the figures of the long run
+        await all_cells(far, proxy, CELLS, has_outage=has_outage)
 
 
-@pytest.mark.timeout(60 + CELLS)
+@pytest.mark.timeout(60 + 2 * CELLS)
 async def test_every_cell_runs_exactly_once_where_calls_are_queued() -> None:
     """The same where the platform runs one call at a time."""
     with running_sandbox(runner="serial") as server:
@@ -108,10 +116,18 @@ async def test_every_cell_runs_exactly_once_where_calls_are_queued() -> None:
             FaultProxy(port_of(server), ALL_AT_ONCE, seed=2).running() as proxy,
             route_to(server, proxy=proxy, kernel="shell") as far,
         ):
-            cells = max(15, CELLS // 4)
-            await count(far, cells)
-            proxy.faults = Faults()
-            await check(far, cells)
+            await all_cells(far, proxy, SERIAL_CELLS)
+
+
+async def all_cells(far: Far, proxy: FaultProxy, cells: int, *, has_outage: bool = False) -> None:
+    """Run the cells on the bad network, look at their traces on a good one, print the figures."""
+    started = time.monotonic()
+    await count(far, cells, network_to_cut=proxy if has_outage else None)
+    took = time.monotonic() - started
+    proxy.faults = Faults()
+    await check(far, cells)
+    figures = f"{cells} cells: {took:.1f} s, {far.tools.calls} calls, {dict(proxy.counts)}"
+    print(figures)  # noqa: T201 - the figures of the long run
 
 
 @pytest.mark.parametrize(

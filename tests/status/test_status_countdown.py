@@ -286,11 +286,13 @@ WALL_CLOCK_CALLS = {
 
 
 def _sources() -> list[Path]:
-    package = Path(str(ivy_kernel.status.__file__)).parent
-    return [*package.glob("*.py"), Path(str(ivy_kernel.monitor.__file__))]
+    packages = (ivy_kernel.status, ivy_kernel.monitor)
+    return [
+        path for package in packages for path in Path(str(package.__file__)).parent.glob("*.py")
+    ]
 
 
-@pytest.mark.parametrize("path", _sources(), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", _sources(), ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_no_module_reads_the_wall_clock(path: Path) -> None:
     """The status and its monitor know no wall clock, so setting it cannot change anything."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
