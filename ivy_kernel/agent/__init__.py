@@ -10,6 +10,7 @@ those relatively, because on the far side the package has another name.
     start.py          the first call: finds a living agent, else unpacks and starts one
     __main__.py       the daemon's and the built-in shell's entry
     daemon.py         the loop: socket, connections, signals, the clock
+    directory.py      the private directory: its lock, its end, leftovers
     service.py        what a request means, and what a kernel's message means
     polls.py          parked requests, and when each is answered
     ledger.py         numbered submissions, applied once and in order

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
 import selectors
-import shutil
 import signal
 import socket
 import time
 from pathlib import Path
 from typing import Any
 
+from .directory import lock_directory, remove_directory, remove_leftovers
 from .service import Connection, Service
 from .wire import REQUEST_LIMIT_BYTES
 
@@ -119,6 +117,7 @@ class Daemon:
         """Serve; at the end no process and no file of ours is left."""
         self._catch_signals()
         listener = self._listen()
+        remove_leftovers(self._directory)
         try:
             while not self._should_end():
                 self._turn()
@@ -230,32 +229,6 @@ class Daemon:
             self._selector.modify(
                 connection.stream, selectors.EVENT_WRITE, lambda _: self._serve(connection)
             )
-
-
-def lock_directory(directory: str) -> int | None:
-    """Take the directory's lock for as long as the descriptor is open; ``None`` if it is taken."""
-    descriptor = os.open(f"{directory}/lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
-        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-            return None
-        raise
-    return descriptor
-
-
-def remove_directory(directory: str) -> None:
-    """Remove what is ours, unless somebody is just starting the next agent there."""
-    Path(directory, "s").unlink(missing_ok=True)
-    descriptor = os.open(f"{directory}/start.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(directory, ignore_errors=True)
-    except OSError:
-        return  # a start is under way, and will want the directory
-    finally:
-        os.close(descriptor)
 
 
 def serve(directory: str, options: dict[str, Any]) -> None:

@@ -1,0 +1,80 @@
+"""The private directories of agents: what ends is removed, what lives is not touched."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from ivy_kernel.agent.directory import (
+    LEFTOVER_SECONDS,
+    remove_directory,
+    remove_leftovers,
+)
+
+
+def directory(parent: Path, key: str, *, age_seconds: float = LEFTOVER_SECONDS + 5) -> Path:
+    """A directory as an agent has it, untouched for some time."""
+    path = parent / f".ivy-{os.getuid()}-{key}.1"
+    path.mkdir(mode=0o700)
+    for name in ("lock", "start.lock", "s"):
+        (path / name).touch()
+    then = time.time() - age_seconds
+    os.utime(path, (then, then))
+    return path
+
+
+def test_what_a_killed_agent_left_is_removed(tmp_path: Path) -> None:
+    """The next agent of the same user tidies up beside its own directory."""
+    ours, left = directory(tmp_path, "ours"), directory(tmp_path, "left")
+    remove_leftovers(str(ours))
+    assert ours.exists()
+    assert not left.exists()
+
+
+def hold(path: Path) -> int:
+    """Hold a lock, as another process would."""
+    descriptor = os.open(path, os.O_RDWR)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return descriptor
+
+
+@pytest.mark.parametrize("held", ["lock", "start.lock"])
+def test_what_lives_or_starts_is_not_touched(tmp_path: Path, held: str) -> None:
+    """A directory whose lock is held has an agent, or is just getting one."""
+    ours, other = directory(tmp_path, "ours"), directory(tmp_path, "other")
+    descriptor = hold(other / held)
+    remove_leftovers(str(ours))
+    assert (other / "s").exists()
+    os.close(descriptor)
+    remove_leftovers(str(ours))
+    assert not other.exists()
+
+
+def test_what_is_new_or_none_of_ours_is_not_touched(tmp_path: Path) -> None:
+    """Neither a directory that has just been made, nor a link, nor one of another name."""
+    ours, new = directory(tmp_path, "ours"), directory(tmp_path, "new", age_seconds=1)
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / "lock").touch()
+    link = tmp_path / f".ivy-{os.getuid()}-link.1"
+    link.symlink_to(target)
+    os.utime(link, (0, 0), follow_symlinks=False)
+    remove_leftovers(str(ours))
+    assert new.exists()
+    assert (target / "lock").exists()
+
+
+def test_an_end_leaves_a_directory_in_which_another_agent_starts(tmp_path: Path) -> None:
+    """Only its socket goes; without such a start everything does."""
+    ours = directory(tmp_path, "ours")
+    descriptor = hold(ours / "start.lock")
+    remove_directory(str(ours))
+    assert ours.exists()
+    assert not (ours / "s").exists()
+    os.close(descriptor)
+    remove_directory(str(ours))
+    assert not ours.exists()
