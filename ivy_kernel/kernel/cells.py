@@ -19,25 +19,23 @@ from jupyter_core.paths import jupyter_data_dir
 from traitlets.config import Config
 
 from ivy_kernel.command_line import HelpAskedError
-from ivy_kernel.connect import LiveSettings, identity, open_session
 from ivy_kernel.describe import event_sentence
 from ivy_kernel.errors import IvyError, UsageError
 from ivy_kernel.ivy_command import IvyCommand
+from ivy_kernel.kernel.cell_sink import CellSink
+from ivy_kernel.kernel.comms import Comms
+from ivy_kernel.kernel.current_session import CurrentSession
 from ivy_kernel.kernel.earlier_cells import ANNOUNCEMENT, EarlierCells
 from ivy_kernel.kernel.local_cells import take_apart
 from ivy_kernel.kernel.local_comms import LocalComms
-from ivy_kernel.kernel.restart_mark import RestartMark, session_key_of
 from ivy_kernel.magics.cell_options import parse_cell_options
 from ivy_kernel.magics.cell_run import run_cell
 from ivy_kernel.models import Cell, Json, Message, Outcome, Sink
 from ivy_kernel.pacing import JUPYTER_SERVER_RATE, Pacer
-from ivy_kernel.progress import blanked, is_progress
 from ivy_kernel.routes.agent import AgentLost, Event, KernelDied, KernelReady
 from ivy_kernel.routes.agent_cells import AgentCells
 from ivy_kernel.routes.endings import show_command_error, show_error, succeeded
-from ivy_kernel.session import Session
 from ivy_kernel.status import SandboxStatus
-from ivy_kernel.uses import UseNote, kernel_id_of
 
 COMM_APART_SECONDS = 0.03
 """nbclient loses the reply's wake-up when it is busy answering a comm message at that moment."""
@@ -65,22 +63,20 @@ class CellRunner:
     def __init__(
         self, *, flags: Config | None, connection_file: str, publish: Sink, run_here: RunHere
     ) -> None:
-        self._live = LiveSettings(flags=flags)
-        self._mark = RestartMark(connection_file)
-        self._use = UseNote(kernel_id_of(connection_file))
         self._run_here = run_here
-        self._session: Session | None = None
-        self._identity: tuple[object, ...] = ()
         self._task: asyncio.Task[Any] | None = None
-        self._closing: set[asyncio.Future[None]] = set()
-        self._session_key = session_key_of(connection_file)
-        self._questions: set[asyncio.Task[None]] = set()
+        self._sink: CellSink | None = None
         self._comm_published = 0.0
         self._publish = publish
-        self.local_comms = LocalComms(self._show_at_once)
+        local = LocalComms(self._show_at_once)
         self._earlier = EarlierCells(self._show)
+        self._current = CurrentSession(
+            flags=flags,
+            connection_file=connection_file,
+            on_background=self._earlier.take,
+            on_event=self._on_event,
+        )
         self._following = False
-        self._ending = False
         self.features: list[str] = []
         self._pacer = Pacer(
             publish,
@@ -88,6 +84,7 @@ class CellRunner:
             limit_bytes=0,
             spill_directory=Path(jupyter_data_dir()) / "ivy" / "outputs",
         )
+        self.comms = Comms(local, self._current, is_busy=lambda: self.busy, flush=self._pacer.flush)
 
     @property
     def busy(self) -> bool:
@@ -105,14 +102,16 @@ class CellRunner:
             Asks the user a question while the cell runs.
         """
         self._task = asyncio.current_task()
+        show = self._note_comm if cell.silent else self._show
+        sink = self._sink = CellSink(show, lambda request: self._answer(request, ask_user))
         try:
-            outcome = await self._run(cell, self._sink_of(cell, ask_user), ask_user)
+            outcome = await self._run(cell, sink, ask_user)
+            self._current.cell_ended()
             await self._finish_showing()
         finally:
-            self._task = None
+            self._task = self._sink = None
             self._pacer.idle()
-            for question in self._questions:  # the cell is over, so nobody waits for the answer
-                question.cancel()
+            sink.end()
         return outcome
 
     async def _finish_showing(self) -> None:
@@ -122,30 +121,15 @@ class CellRunner:
         with suppress(asyncio.CancelledError):
             await asyncio.sleep(self._comm_published + COMM_APART_SECONDS - time.monotonic())
 
-    def _sink_of(self, cell: Cell, ask_user: AskUser) -> Sink:
-        """Takes the cell's messages: questions go to the user, the rest to the front end."""
-        shown_of_the_cell = False
-
-        def sink(message: Message) -> None:
-            nonlocal shown_of_the_cell
-            if not is_progress(message):
-                shown_of_the_cell = True
-            elif message.msg_type == "clear_output" and shown_of_the_cell:
-                message = blanked(message)  # what the cell has shown beside it stays
-            if message.channel == "stdin":
-                question = asyncio.ensure_future(self._answer(message, ask_user))
-                self._questions.add(question)
-                question.add_done_callback(self._questions.discard)
-            elif not cell.silent:
-                self._show(message)
-
-        return sink
-
     def _show(self, message: Message) -> None:
         """Show a message, of the running cell or of none; widgets' messages count as shown now."""
         if message.msg_type.startswith("comm_"):
             self._comm_published = time.monotonic()
+            self._note_comm(message)
         self._pacer(message)
+
+    def _note_comm(self, message: Message) -> None:
+        self._current.comms.told(message)
 
     def _show_at_once(self, message: Message) -> None:
         """Show a message of a widget of this process, before what local code shows after it."""
@@ -162,22 +146,22 @@ class CellRunner:
                 await self.agent.answer_input(value, request)
         except Exception as exc:  # or the cell would wait at its input() for ever
             self._note(f"The answer did not reach the sandbox ({type(exc).__name__}).")
-            if self._session is not None:
-                await self._session.interrupt()
+            if self._current.session is not None:
+                await self._current.session.interrupt()
 
     def _on_event(self, event: Event) -> None:
         """What the agent route tells beside messages."""
         if isinstance(event, KernelReady):
             self.features = [name for name in event.features if name == "debugger"]
-        elif isinstance(event, AgentLost | KernelDied) and self._session is not None:
-            self._session.lifecycle.poke()
+        elif isinstance(event, AgentLost | KernelDied) and self._current.session is not None:
+            self._current.session.lifecycle.poke()
         sentence = event_sentence(event)
         if sentence:
             self._note(sentence)
 
     def _note(self, sentence: str) -> None:
-        if self.busy:
-            self._show(Message("stream", {"name": "stderr", "text": f"[{sentence}]\n"}))
+        if self._sink is not None:  # told as the running cell's own, or its progress would clear it
+            self._sink(Message("stream", {"name": "stderr", "text": f"[{sentence}]\n"}))
 
     async def _run(self, cell: Cell, sink: Sink, ask_user: AskUser) -> Outcome:
         try:
@@ -215,46 +199,14 @@ class CellRunner:
                 "%%ivy --out is for other Python kernels; in this one the variables are in the "
                 "sandbox already. Nothing was run."
             )
-        settings = self._live.current()
+        settings = self._current.live.current()
         self._pacer.limit_bytes(settings.output_limit_bytes)
         seconds = settings.cell_timeout_seconds
-        return await run_cell(self.session(), options, cell, sink, tool_seconds=seconds)
+        return await run_cell(self._current.wanted(), options, cell, sink, tool_seconds=seconds)
 
     async def _run_in_sandbox(self, cell: Cell, sink: Sink) -> Outcome:
-        self._pacer.limit_bytes(self._live.current().output_limit_bytes)
-        session = self.session()
-        outcome = await session.execute(cell, sink)
-        if not session.fresh_wanted and not self._ending:
-            self._mark.remove()
-        return outcome
-
-    def session(self) -> Session:
-        """The session that the settings of the moment mean.
-
-        Raises
-        ------
-        SettingError
-            When they mean none: says why.
-        """
-        wanted = identity(self._live.current())
-        if self._session is not None and self._session.busy:
-            return self._session  # changed settings are for the next cell
-        if self._session is None or wanted != self._identity:
-            if self._session is not None:
-                # The variables stay for when the settings, or %ivy attach, lead back.
-                closing = asyncio.ensure_future(self._session.aclose(keep=True))
-                self._closing.add(closing)
-                closing.add_done_callback(self._closing.discard)
-            self._session = open_session(
-                self._live,
-                fresh=self._mark.is_there(),
-                session_key=self._session_key,
-                on_background=self._earlier.take,
-                on_event=self._on_event,
-            )
-            self._identity = wanted
-            self._use.write(**self._session.lifecycle.use)
-        return self._session
+        self._pacer.limit_bytes(self._current.live.current().output_limit_bytes)
+        return await self._current.wanted().execute(cell, sink)
 
     def _command(self, cell: Cell, ask_user: AskUser) -> IvyCommand:
         async def confirm(question: str) -> bool:
@@ -263,11 +215,11 @@ class CellRunner:
             answer = await ask_user(f"{question} [y/N] ", False)
             return answer.strip().lower() in ("y", "yes")
 
-        return IvyCommand(self._live, self.session, confirm, self._follow)
+        return IvyCommand(self._current.live, self._current.wanted, confirm, self._follow)
 
     async def _follow(self, status: SandboxStatus, sink: Sink) -> None:
         """Show what an earlier process of this kernel has left running, until that has ended."""
-        session = self.session()
+        session = self._current.wanted()
         self._following = True
         try:
             with self._earlier.shown_in(sink):
@@ -281,21 +233,17 @@ class CellRunner:
 
     async def ask_sandbox(self, msg_type: str, content: Json, *, seconds: float) -> Json | None:
         """A question about code; ``None`` when the sandbox is not there, busy, or too slow."""
-        if self._session is None or self.busy:
+        if self._current.session is None or self.busy:
             return None
         try:
-            return await asyncio.wait_for(self._session.ask(msg_type, content), seconds)
+            return await asyncio.wait_for(self._current.session.ask(msg_type, content), seconds)
         except (asyncio.TimeoutError, IvyError):
             return None
-
-    async def flush(self) -> None:
-        """Return when all that the sandbox has said so far is shown."""
-        await self._pacer.flush()
 
     @property
     def agent(self) -> AgentCells | None:
         """The agent route, when it is the one that is open."""
-        return self._session.agent if self._session is not None else None
+        return self._current.session.agent if self._current.session is not None else None
 
     @property
     def interruptible(self) -> bool:
@@ -305,11 +253,12 @@ class CellRunner:
 
     async def interrupt(self) -> None:
         """Stop the running cell, or a widget's callback; harmless when nothing runs."""
+        session = self._current.session
         if self._following and self.agent is not None and self.agent.earlier_runs:
             self._following = False  # a second interrupt ends the waiting
             await self.agent.interrupt()
-        elif self._session is not None and (self._session.busy or self._task is None):
-            await self._session.interrupt()
+        elif session is not None and (session.busy or self._task is None):
+            await session.interrupt()
         elif self._task is not None:
             self._task.cancel()
 
@@ -323,17 +272,8 @@ class CellRunner:
         restart
             Whether another process takes its place, which must begin with an empty namespace.
         """
-        self._ending = True  # a cell that is interrupted now must leave the mark alone
-        self._use.remove()
-        if not restart:
-            self._mark.remove()
-        elif self._session is not None:
-            self._mark.leave()
+        self._current.begin_end(restart=restart)
 
     async def end(self, *, restart: bool) -> None:
         """Let go of the sandbox, because the kernel's process ends."""
-        if self._session is None:
-            return
-        if self._session.busy:
-            await self._session.interrupt()
-        await self._session.aclose(keep=restart)
+        await self._current.end(restart=restart)

@@ -27,6 +27,41 @@ class History:
         """
         self._inputs.append((line, code))
 
+    def find(
+        self,
+        access_type: str,
+        *,
+        output: bool,
+        session: int | None,
+        start: int | None,
+        stop: int | None,
+        count: int | None,
+        pattern: str | None,
+        unique: bool,
+    ) -> list[Entry]:
+        """Answer a ``history_request``, whose fields these are.
+
+        Parameters
+        ----------
+        access_type
+            ``tail``, ``range`` or ``search``.
+        output
+            Whether entries have a place for the output.
+        session, start, stop
+            For ``range``; sessions before this one (1; also 0 and ``None``) are not known.
+        count
+            For ``tail`` and ``search``: how many at most.
+        pattern, unique
+            For ``search``.
+        """
+        if access_type == "tail":
+            return self.tail(count, output=output)
+        if access_type == "range" and session in (None, 0, 1):
+            return self.range(start or 0, stop, output=output)
+        if access_type == "search":
+            return self.search(pattern or "*", count, output=output, unique=unique)
+        return []
+
     def tail(self, count: int | None, *, output: bool) -> list[Entry]:
         """The last ``count`` inputs, oldest first."""
         chosen = self._inputs[-count:] if count else []

@@ -9,16 +9,16 @@ import asyncio
 import dataclasses
 import signal
 import threading
-from collections.abc import Coroutine
 from contextlib import suppress
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from ipykernel._version import kernel_protocol_version
-from ipykernel.kernelbase import Kernel
-from IPython.core.inputtransformer2 import TransformerManager
 
 from ivy_kernel._version import __version__
+from ivy_kernel.kernel.channels import ChannelKernel
+from ivy_kernel.kernel.code_help import CodeHelp
+from ivy_kernel.kernel.control_requests import ControlRequests
 from ivy_kernel.kernel.history import History
 from ivy_kernel.kernel.restart_mark import RestartMark
 from ivy_kernel.sendable_text import sendable
@@ -28,34 +28,15 @@ if TYPE_CHECKING:
     from ivy_kernel.kernel.local_shell import LocalShell
     from ivy_kernel.models import Cell, Json, Message, Outcome
 
-Result = TypeVar("Result")
-
 INTERRUPT_LATE_SECONDS = 0.1
 """An interrupt may overtake the cell that it is meant for by so much."""
 INTERRUPT_WAIT_SECONDS = 1.0
-USAGE_SECONDS = 1.0
-DEBUG_SECONDS = 30.0
 QUESTION_SECONDS = 1.0
-COMM_INFO_SECONDS = 5.0
 SHUTDOWN_WAIT_SECONDS = 1.5
 WARM_UP_DELAY_SECONDS = 0.05
 
-ANSWERED_BESIDE_A_CELL = frozenset(
-    {
-        "comm_close",
-        "comm_info_request",
-        "comm_msg",
-        "comm_open",
-        "complete_request",
-        "history_request",
-        "inspect_request",
-        "is_complete_request",
-        "kernel_info_request",
-    }
-)
 
-
-class IvyKernel(Kernel):
+class IvyKernel(ChannelKernel):
     """Runs each cell in the sandbox that the settings mean.
 
     It starts with nothing configured and talks to nobody before the first cell; what is wrong with
@@ -79,36 +60,24 @@ class IvyKernel(Kernel):
         super().__init__(**kwargs)
         for msg_type in ("comm_open", "comm_msg", "comm_close"):
             self.shell_handlers[msg_type] = self._comm_message
+        control = ControlRequests(
+            runner=lambda: self._runner,
+            main_loop=lambda: self.main_loop,
+            send=self.wire.send,
+            own_usage=self.usage_request,
+        )
+        self.control_handlers["debug_request"] = control.debug_request
+        self.control_handlers["usage_request"] = control.usage_request
+        self._code_help = CodeHelp(self._ask_sandbox)
         self._runner: CellRunner | None = None
         self._history = History()
-        self._transformer = TransformerManager()
         self._local_shell: LocalShell | None = None
         self._local_running = False
-        self._cell_parent: Json | None = None
         self._turn = asyncio.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._answering: set[asyncio.Future[None]] = set()
         self._warm = False
         self._counted_there = False
 
-    # Start and messages ------------------------------------------------------------------------
-
-    def start(self) -> None:
-        """Called by the application once the sockets are open."""
-        super().start()
-        self.io_loop.add_callback(self._started)
-
-    async def _started(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._loop.add_signal_handler(
-            signal.SIGINT, lambda: asyncio.ensure_future(self._interrupt())
-        )
-
-    def pre_handler_hook(self) -> None:
-        """The base class would let SIGINT kill an asynchronous kernel; `_started` handles it."""
-
-    def post_handler_hook(self) -> None:
-        """See `pre_handler_hook`."""
+    # What it says of itself --------------------------------------------------------------------
 
     @property
     def kernel_info(self) -> Json:
@@ -135,66 +104,6 @@ class IvyKernel(Kernel):
                 WARM_UP_DELAY_SECONDS, threading.Thread(target=_import_cells, daemon=True).start
             )
 
-    async def shell_main(self, subshell_id: str | None, msg: Any) -> None:
-        """Called by ipykernel for each message on the shell channel.
-
-        While a cell runs, what needs no sandbox is answered beside it.
-        """
-        if self._cell_parent is None or not self._is_answered_beside_a_cell(msg):
-            await super().shell_main(subshell_id, msg)
-            return
-        parent, ident = self.get_parent("shell"), self._shell_ident()
-        try:  # a task has a context of its own, so the cell keeps its parent
-            await asyncio.create_task(self.dispatch_shell(msg, subshell_id=subshell_id))
-        finally:
-            self.set_parent(ident, parent, channel="shell")
-            if self._cell_parent is not None:  # front ends show the last state they heard
-                self._publish_status("busy", "shell", parent=self._cell_parent)
-
-    def _is_answered_beside_a_cell(self, msg: Any) -> bool:
-        msg_type = self._message_type(msg)
-        if msg_type == "comm_info_request" and self._runner is not None and self._runner.agent:
-            return False  # the sandbox must be asked, or a reloaded page would lose its widgets
-        return msg_type in ANSWERED_BESIDE_A_CELL
-
-    @property
-    def _wire(self) -> Any:
-        """jupyter_client's session, which signs and sends messages."""
-        return self.session
-
-    def _message_type(self, msg: Any) -> str:
-        try:
-            _, frames = self._wire.feed_identities(msg, copy=False)
-            header = self._wire.deserialize(frames, content=False, copy=False)["header"]
-        except Exception:  # the base class reports what is wrong with it
-            return ""
-        return str(header.get("msg_type", ""))
-
-    def _shell_ident(self) -> Any:
-        return self._get_shell_context_var(self._shell_parent_ident)
-
-    def _parent_ident_here(self) -> Any:
-        """Who sent the request of `get_parent`, on the channel that this thread serves."""
-        if threading.current_thread() is self.control_thread:
-            return self._control_parent_ident
-        return self._shell_ident()
-
-    def _publish(self, message: Message) -> None:
-        parent = self._cell_parent
-        if message.parent_header is not None:
-            parent = {"header": message.parent_header}
-        options = {
-            "parent": parent,
-            "ident": self._topic(message.msg_type),
-            "metadata": message.metadata,
-            "buffers": list(message.buffers) or None,
-        }
-        try:
-            self._wire.send(self.iopub_socket, message.msg_type, message.content, **options)
-        except Exception:  # jupyter_client raises several kinds for text that is not Unicode
-            content = sendable(message.content)
-            self._wire.send(self.iopub_socket, message.msg_type, content, **options)
-
     # Cells -------------------------------------------------------------------------------------
 
     async def do_execute(
@@ -215,7 +124,7 @@ class IvyKernel(Kernel):
             self._history.add(count, code)
         elif not silent:
             self.execution_count -= 1  # hidden cells of front ends do not count
-        parent, ident = self.get_parent(), self._parent_ident_here()
+        parent, ident = self.get_parent(), self.parent_ident_here()
         try:
             from ivy_kernel.models import Cell
 
@@ -228,7 +137,7 @@ class IvyKernel(Kernel):
                 allow_stdin=allow_stdin,
                 header=parent["header"],
             )
-            outcome = await self._on_main_loop(self._run_in_turn(cell, parent, ident))
+            outcome = await self.on_main_loop(self._run_in_turn(cell, parent, ident))
         except BaseException as exc:  # whatever happens, the front end gets its one reply
             self.log.exception("A cell ended in a fault of the kernel")
             outcome = self._faulted(exc, parent, silent=silent)
@@ -238,22 +147,13 @@ class IvyKernel(Kernel):
     async def _run_in_turn(self, cell: Cell, parent: Json, ident: Any) -> Outcome:
         """Run a cell after those that came before it, on whichever channel."""
         async with self._turn:
-            self._cell_parent = parent
+            self.cell_parent = parent
             try:
                 return await self._cells().execute(
                     cell, lambda text, secret: self._ask(text, secret, parent, ident)
                 )
             finally:
-                self._cell_parent = None
-
-    async def _on_main_loop(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Await what belongs to the main loop, also for requests on the control channel.
-
-        Those, and subshells, have threads and loops of their own.
-        """
-        if self._loop is None or asyncio.get_running_loop() is self._loop:
-            return await work
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+                self.cell_parent = None
 
     def _numbered(self, count: int, outcome: Outcome, store_history: bool) -> int:
         """The cell's number: the sandbox's own where it counts, so that ``Out[n]`` is what it says.
@@ -279,7 +179,7 @@ class IvyKernel(Kernel):
 
         def sink(message: Message) -> None:
             if not silent:
-                self._publish(dataclasses.replace(message, parent_header=parent.get("header", {})))
+                self.publish(dataclasses.replace(message, parent_header=parent.get("header", {})))
 
         return show_error(sink, type(exc).__name__, sentence, "unknown")
 
@@ -290,7 +190,7 @@ class IvyKernel(Kernel):
             self._runner = CellRunner(
                 flags=getattr(self.parent, "cli_config", None),
                 connection_file=getattr(self.parent, "connection_file", ""),
-                publish=self._publish,
+                publish=self.publish,
                 run_here=self._run_here,
             )
         return self._runner
@@ -312,7 +212,7 @@ class IvyKernel(Kernel):
         try:
             reply = self._local_shell.run(
                 code,
-                self._cell_parent or {},
+                self.cell_parent or {},
                 count=cell.execution_count,
                 silent=cell.silent,
             )
@@ -320,7 +220,7 @@ class IvyKernel(Kernel):
             self._local_running = False
         return Outcome("succeeded" if reply["status"] == "ok" else "failed", reply)
 
-    # Widgets and the debugger --------------------------------------------------------------------
+    # Widgets -----------------------------------------------------------------------------------
 
     async def _comm_message(self, stream: Any, ident: Any, parent: Json) -> None:
         """``comm_open``, ``comm_msg``, ``comm_close`` (message spec, "Custom messages").
@@ -328,94 +228,37 @@ class IvyKernel(Kernel):
         Returns when the kernel in the sandbox is done with it, because front ends drop a widget's
         callbacks at "idle".
         """
-        if self._runner is not None and self._runner.local_comms.take(parent):
+        comms = self._runner.comms if self._runner is not None else None
+        if comms is None or comms.take_here(parent):
             return
-        runner = self._runner
-        agent = runner.agent if runner is not None else None
-        if runner is None or agent is None:
-            return
-        buffers = tuple(bytes(buffer) for buffer in parent.get("buffers", ()))
         try:
-            await agent.send_comm(
-                parent["header"], parent["content"], parent.get("metadata", {}), buffers
-            )
-            await runner.flush()
+            await comms.send(parent)
         except Exception as exc:  # told by the next cell; a widget has no place for it
             self.log.warning("A widget's message did not reach the sandbox: %s", exc)
 
     async def comm_info_request(self, stream: Any, ident: Any, parent: Json) -> None:
         """The comms that are open in the sandbox and here (message spec, "Comm info")."""
-        answer = await self._ask_sandbox("comm_info_request", parent["content"], COMM_INFO_SECONDS)
-        content = answer or {"status": "ok", "comms": {}}
+        comms: Json = {}
         if self._runner is not None:
-            target_name = parent["content"].get("target_name")
-            local = self._runner.local_comms.info(target_name)
-            content = {**content, "comms": {**content.get("comms", {}), **local}}
-        self._wire.send(stream, "comm_info_reply", content, parent, ident)
+            comms = await self.on_main_loop(self._runner.comms.info(parent["content"]))
+        content = {"status": "ok", "comms": comms}
+        self.wire.send(stream, "comm_info_reply", content, parent, ident)
 
-    async def debug_request(self, stream: Any, ident: Any, parent: Json) -> None:
-        """On the control thread: the debugger of the kernel in the sandbox."""
-        self._beside(self._debug(stream, ident, parent))
-
-    async def _debug(self, stream: Any, ident: Any, parent: Json) -> None:
-        has_one = self._runner is not None and "debugger" in self._runner.features
-        content = await self._forward_control(parent, DEBUG_SECONDS) if has_one else None
-        if not content:
-            from ivy_kernel.kernel.no_debugger import answer_without_debugger
-
-            content = answer_without_debugger(parent["content"])
-        self._wire.send(stream, "debug_reply", content, parent, ident)
-
-    async def usage_request(self, stream: Any, ident: Any, parent: Json) -> None:
-        """On the control thread: memory and processor of the kernel in the sandbox, or of this."""
-        self._beside(self._usage(stream, ident, parent))
-
-    async def _usage(self, stream: Any, ident: Any, parent: Json) -> None:
-        content = await self._forward_control(parent, USAGE_SECONDS)
-        if content is None:
-            await super().usage_request(stream, ident, parent)
-        else:
-            self._wire.send(stream, "usage_reply", content, parent, ident)
-
-    def _beside(self, work: Coroutine[Any, Any, None]) -> None:
-        """Answer later, without holding up the channel: a shutdown may be the next message."""
-        task = asyncio.ensure_future(work)
-        self._answering.add(task)
-        task.add_done_callback(self._answering.discard)
-
-    async def _forward_control(self, parent: Json, seconds: float) -> Json | None:
-        """The sandbox's answer to a request of the control channel; ``None`` without one."""
-        agent = self._runner.agent if self._runner is not None else None
-        if agent is None or self._loop is None:
-            return None
-        work = asyncio.run_coroutine_threadsafe(
-            agent.control(parent["header"], parent["content"]), self._loop
-        )
-        with suppress(Exception):
-            return await asyncio.wait_for(asyncio.wrap_future(work), seconds)
-        return None
+    def must_wait(self, msg_type: str) -> bool:
+        """A page that is reloaded must be told of all its widgets, or it loses them."""
+        if msg_type != "comm_info_request" or self._runner is None:
+            return False
+        return self._runner.comms.must_ask
 
     # Questions about code ----------------------------------------------------------------------
 
     async def do_is_complete(self, code: str) -> Json:
-        """Answered here (message spec, "Code completeness")."""
-        status, indent = self._transformer.check_complete(code)
-        reply: Json = {"status": status}
-        if status == "incomplete":
-            reply["indent"] = " " * (indent or 0)
-        return reply
+        """See `CodeHelp`."""
+        return self._code_help.is_complete(code)
 
     async def do_complete(self, code: str, cursor_pos: int) -> Json:
-        """Asks the sandbox, if it is there and idle, for a second at most; then nothing."""
-        nothing = {
-            "status": "ok",
-            "matches": [],
-            "cursor_start": cursor_pos,
-            "cursor_end": cursor_pos,
-            "metadata": {},
-        }
-        content = {"code": code, "cursor_pos": cursor_pos}
-        return await self._ask_sandbox("complete_request", content) or nothing
+        """See `CodeHelp`."""
+        return await self._code_help.complete(code, cursor_pos)
 
     async def do_inspect(
         self,
@@ -424,18 +267,14 @@ class IvyKernel(Kernel):
         detail_level: int = 0,
         omit_sections: tuple[str, ...] = (),
     ) -> Json:
-        """Asks the sandbox, if it is there and idle, for a second at most; then nothing."""
-        nothing = {"status": "ok", "found": False, "data": {}, "metadata": {}}
-        content = {"code": code, "cursor_pos": cursor_pos, "detail_level": detail_level}
-        return await self._ask_sandbox("inspect_request", content) or nothing
+        """See `CodeHelp`."""
+        return await self._code_help.inspect(code, cursor_pos, detail_level)
 
-    async def _ask_sandbox(
-        self, msg_type: str, content: Json, seconds: float = QUESTION_SECONDS
-    ) -> Json | None:
+    async def _ask_sandbox(self, msg_type: str, content: Json) -> Json | None:
         if self._runner is None:
             return None
-        question = self._runner.ask_sandbox(msg_type, content, seconds=seconds)
-        return await self._on_main_loop(question)
+        question = self._runner.ask_sandbox(msg_type, content, seconds=QUESTION_SECONDS)
+        return await self.on_main_loop(question)
 
     async def do_history(
         self,
@@ -450,15 +289,16 @@ class IvyKernel(Kernel):
         unique: bool = False,
     ) -> Json:
         """The cells that were run in this kernel (message spec, "History")."""
-        if hist_access_type == "tail":
-            found = self._history.tail(n, output=output)
-        elif hist_access_type == "range":
-            ours = session in (None, 0, 1)
-            found = self._history.range(start or 0, stop, output=output) if ours else []
-        elif hist_access_type == "search":
-            found = self._history.search(pattern or "*", n, output=output, unique=unique)
-        else:
-            found = []
+        found = self._history.find(
+            hist_access_type,
+            output=output,
+            session=session,
+            start=start,
+            stop=stop,
+            count=n,
+            pattern=pattern,
+            unique=unique,
+        )
         return {"status": "ok", "history": found}
 
     # Interrupt and shutdown (on the control thread) ---------------------------------------------
@@ -468,9 +308,9 @@ class IvyKernel(Kernel):
         content: Json = {"status": "ok"}
         if self._local_running:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-        elif self._loop is not None:
+        elif self.main_loop is not None:
             work = asyncio.wrap_future(
-                asyncio.run_coroutine_threadsafe(self._interrupt(), self._loop)
+                asyncio.run_coroutine_threadsafe(self._interrupt_soon(), self.main_loop)
             )
             # Then the channel is given back, for another interrupt or a shutdown; this one goes on.
             done, _ = await asyncio.wait({work}, timeout=INTERRUPT_WAIT_SECONDS)
@@ -482,25 +322,36 @@ class IvyKernel(Kernel):
                     "evalue": f"The cell could not be interrupted: {error}",
                     "traceback": [],
                 }
-        self._wire.send(stream, "interrupt_reply", content, parent, ident=ident)
+        self.wire.send(stream, "interrupt_reply", content, parent, ident=ident)
 
-    async def _interrupt(self) -> None:
+    async def interrupt_cell(self) -> None:
+        """Stop what runs; harmless when nothing does. Called on SIGINT."""
+        if self._runner is not None and self._runner.interruptible:
+            await self._runner.interrupt()
+
+    async def _interrupt_soon(self) -> None:
+        """Stop what runs, or the cell that the message has overtaken on its way.
+
+        What is sent after our reply is never hit.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + INTERRUPT_LATE_SECONDS
-        while self._runner is None or not self._runner.interruptible:
+        while not (self._runner is not None and self._runner.interruptible):
             if loop.time() > deadline:
                 return  # nothing runs: harmless
             await asyncio.sleep(0.01)
-        await self._runner.interrupt()
+        await self.interrupt_cell()
 
     async def do_shutdown(self, restart: bool) -> Json:
         """Let go of the sandbox, within the 2.5 s that ipykernel allows."""
         if self._runner is not None:
             self._runner.begin_end(restart=restart)
         elif not restart:
-            RestartMark(getattr(self.parent, "connection_file", "")).remove()
-        if self._loop is not None and self._runner is not None:
-            work = asyncio.run_coroutine_threadsafe(self._runner.end(restart=restart), self._loop)
+            RestartMark(getattr(self.parent, "connection_file", "")).remove_all()
+        if self.main_loop is not None and self._runner is not None:
+            work = asyncio.run_coroutine_threadsafe(
+                self._runner.end(restart=restart), self.main_loop
+            )
             with suppress(Exception):
                 await asyncio.wait_for(asyncio.wrap_future(work), SHUTDOWN_WAIT_SECONDS)
         return {"status": "ok", "restart": restart}

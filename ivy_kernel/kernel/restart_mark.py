@@ -1,17 +1,23 @@
-"""Tells the kernel process after a restart that its first cell must find an empty namespace.
+"""Tells the kernel process after a restart which chats must give it an empty namespace.
 
-A restart replaces this process, while the variables live in the sandbox. The old process has
-2.5 s for its shutdown, too little for a network; so it leaves a mark, and the new one acts on it.
+A restart replaces this process, while the variables live in the sandboxes. The old process has
+2.5 s for its shutdown, too little for a network; so it leaves a mark for each chat that it has
+used, and the new one acts on it when it uses that chat.
 """
 
 from __future__ import annotations
 
 import hashlib
 import platform
+import threading
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 from jupyter_core.paths import jupyter_runtime_dir
+
+Chat = tuple[str, ...]
+"""What tells one chat from others: the API's address, and its id."""
 
 
 def session_key_of(connection_file: str) -> str:
@@ -25,7 +31,7 @@ def session_key_of(connection_file: str) -> str:
 
 
 class RestartMark:
-    """The mark of one kernel, found by the name of its connection file.
+    """The marks of one kernel, found by the name of its connection file; a file for each chat.
 
     Parameters
     ----------
@@ -34,19 +40,34 @@ class RestartMark:
     """
 
     def __init__(self, connection_file: str) -> None:
-        name = f"ivy-restart-{session_key_of(connection_file)}"
-        self._path = Path(jupyter_runtime_dir()) / name
+        self._name = f"ivy-restart-{session_key_of(connection_file)}"
+        self._lock = threading.Lock()
+        self._is_left = False
 
-    def leave(self) -> None:
-        """Called by the process that ends."""
+    def leave(self, chats: Iterable[Chat]) -> None:
+        """Called by the process that ends, on any thread; its marks stay from now on."""
+        with self._lock:
+            self._is_left = True
+            for chat in chats:
+                with suppress(OSError):
+                    self._path(chat).touch(mode=0o600)
+
+    def is_there(self, chat: Chat) -> bool:
+        """Called by the process that begins, when it is about to use a chat."""
+        return self._path(chat).exists()
+
+    def remove(self, chat: Chat) -> None:
+        """Called when the chat's namespace is known to be empty."""
+        with self._lock, suppress(OSError):
+            if not self._is_left:
+                self._path(chat).unlink(missing_ok=True)
+
+    def remove_all(self) -> None:
+        """Called when the kernel ends for good."""
         with suppress(OSError):
-            self._path.touch(mode=0o600)
+            for path in Path(jupyter_runtime_dir()).glob(f"{self._name}-*"):
+                path.unlink(missing_ok=True)
 
-    def is_there(self) -> bool:
-        """Called by the process that begins."""
-        return self._path.exists()
-
-    def remove(self) -> None:
-        """Called when the namespace is known to be empty, or the kernel ends for good."""
-        with suppress(OSError):
-            self._path.unlink(missing_ok=True)
+    def _path(self, chat: Chat) -> Path:
+        which = hashlib.sha256("\n".join(chat).encode()).hexdigest()[:16]
+        return Path(jupyter_runtime_dir()) / f"{self._name}-{which}"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
-from ivy_kernel.errors import AnswerError, NoAnswerError, SandboxError
+from ivy_kernel.errors import AnswerError, NoAnswerError, SandboxError, SandboxLostError
 from ivy_kernel.models import Cell, Json, Message, Outcome, Sink
 from ivy_kernel.routes.agent import AgentLost, AgentOpened, AgentRoute, Event, KernelDied
+from ivy_kernel.routes.endings import show_error
 from ivy_kernel.routes.route import RouteName
 from ivy_kernel.routes.tools import SandboxTools
 
@@ -14,6 +15,12 @@ QUESTION_SECONDS = 30.0
 """The session's callers have their own, shorter limits."""
 INTERRUPT_SECONDS = 4.0
 CONTROL_SECONDS = 60.0
+
+TERMINATED = (
+    "The sandbox was terminated while this cell was running, which ended the cell. How far it had "
+    "come is not known."
+)
+TERMINATED_BEFORE = "The sandbox was terminated. Nothing of this cell was run."
 
 
 class AgentCells:
@@ -29,6 +36,9 @@ class AgentCells:
         Takes messages that belong to no cell under way: widgets, threads, an earlier client's cell.
     on_event
         Takes what is told beside messages.
+    sandbox_end
+        Awaited for a cell whose end the agent route does not know: says that the sandbox has ended
+        under it, or nothing.
     idle_lifetime_seconds
         After so long without contact the agent ends itself, and the variables with it.
     """
@@ -44,6 +54,7 @@ class AgentCells:
         session_key: str,
         on_background: Callable[[Message], None],
         on_event: Callable[[Event], None],
+        sandbox_end: Callable[[], Awaitable[str]],
         idle_lifetime_seconds: float,
     ) -> None:
         self._agent = AgentRoute(
@@ -53,6 +64,7 @@ class AgentCells:
             on_event=self._on_event,
             idle_lifetime_seconds=idle_lifetime_seconds,
         )
+        self._sandbox_end = sandbox_end
         self._show = on_background
         self._tell = on_event
         self._found = False
@@ -60,6 +72,7 @@ class AgentCells:
         self._comms: list[str] = []
         self._earlier: set[str] = set()
         self._interrupts = 0
+        self._is_terminated = False
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, AgentOpened):
@@ -84,13 +97,30 @@ class AgentCells:
     async def execute(self, cell: Cell, sink: Sink) -> Outcome:
         """Run one cell: one request for a short one, streamed for a long one."""
         self._cell, self._interrupts = str(cell.header.get("msg_id", "")), 0
+        ends: list[Message] = []
+
+        def take(message: Message) -> None:
+            is_own = message.header is None  # of the agent route, where the kernel said nothing
+            (ends.append if is_own and message.msg_type == "error" else sink)(message)
+
         try:
-            return await self._agent.execute(cell, sink)
-        except (NoAnswerError, AnswerError) as error:
+            outcome = await self._agent.execute(cell, take)
+        except (NoAnswerError, AnswerError, SandboxError) as error:
             # The agent route raises only what is known not to have run.
+            if self._is_terminated:
+                raise SandboxLostError(TERMINATED_BEFORE) from error
+            if isinstance(error, SandboxError):
+                raise
             raise SandboxError(f"{error} Nothing of this cell was run.") from error
         finally:
             self._cell = ""
+        if outcome.fate == "unknown":
+            sentence = TERMINATED if self._is_terminated else await self._sandbox_end()
+            if sentence:
+                return show_error(sink, SandboxLostError.__name__, sentence, "lost")
+        for message in ends:
+            sink(message)
+        return outcome
 
     @property
     def running_comms(self) -> bool:
@@ -161,6 +191,14 @@ class AgentCells:
             await self._agent.detach()
         else:
             await self._agent.shutdown()
+
+    async def end_with_sandbox(self) -> None:
+        """Let go of an agent that has gone with its sandbox, and end the cell under way.
+
+        Called by the session when the user has terminated the sandbox.
+        """
+        self._is_terminated = True
+        await self._agent.detach()
 
     def describe(self) -> Json:
         """Rung, directory, remote kernel and counters."""

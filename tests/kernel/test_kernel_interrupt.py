@@ -65,10 +65,12 @@ def test_a_double_interrupt_is_one(kernel: KernelDriver, server: RunningSandbox)
 def test_interrupts_of_an_idle_kernel_do_nothing(kernel: KernelDriver) -> None:
     """By message or by signal: same process, and the next cell runs."""
     mine = kernel.pid
-    for _ in range(2):
+    for number in range(3):
         kernel.interrupt()
+        assert kernel.run(f"{number}").result == str(number)
         os.kill(mine, signal.SIGINT)
-    assert kernel.run("'here'").result == "'here'"
+        kernel.ask("kernel_info")  # answered after the signal
+        assert kernel.run(f"{number}").result == str(number)
     assert kernel.pid == mine
 
 

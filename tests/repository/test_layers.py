@@ -30,12 +30,17 @@ LEVELS = {
     4: [
         "blocking",
         "embedded",
+        "keep_alive",
         "lifecycle",
         "monitor",
         "output_bound",
         "pacing",
+        "preparation",
         "progress",
+        "readiness",
+        "route_choice",
         "session",
+        "turn",
         "uses",
     ],
     5: [
@@ -61,7 +66,7 @@ OUTSIDE = {
 """Packages that a level may import beside the standard library; level 5 may import any."""
 
 ASIDE = "local_sandbox"
-ASIDE_OUTSIDE = {"jupyter_client", "psutil", "tornado", "traitlets", "zmq"}
+ASIDE_OUTSIDE = {"jupyter_client", "msgspec", "psutil", "tornado", "traitlets", "zmq"}
 TRAVELS_IF_THERE = {"zmq"}
 """The agent uses these on the far side when they are importable there."""
 

@@ -1,0 +1,149 @@
+"""ipykernel's base class, made fit for a kernel that mostly waits for somebody else.
+
+It answers beside a running cell what needs no sandbox, serves requests of every channel on one
+loop, and takes an interrupt as a message instead of letting a signal end the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ipykernel.kernelbase import Kernel
+
+from ivy_kernel.sendable_text import sendable
+
+if TYPE_CHECKING:
+    from ivy_kernel.models import Json, Message
+
+Result = TypeVar("Result")
+
+ANSWERED_BESIDE_A_CELL = frozenset(
+    {
+        "comm_close",
+        "comm_info_request",
+        "comm_msg",
+        "comm_open",
+        "complete_request",
+        "history_request",
+        "inspect_request",
+        "is_complete_request",
+        "kernel_info_request",
+    }
+)
+
+
+class ChannelKernel(Kernel):
+    """A kernel without cells: how its messages come and go.
+
+    Attributes
+    ----------
+    main_loop
+        The loop that cells run on; ``None`` before it runs.
+    cell_parent
+        The request of the cell that is running; ``None`` while none is.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.main_loop: asyncio.AbstractEventLoop | None = None
+        self.cell_parent: Json | None = None
+
+    def start(self) -> None:
+        """Called by the application once the sockets are open."""
+        super().start()
+        self.io_loop.add_callback(self._started)
+
+    async def _started(self) -> None:
+        self.main_loop = asyncio.get_running_loop()
+        self.main_loop.add_signal_handler(
+            signal.SIGINT, lambda: asyncio.ensure_future(self.interrupt_cell())
+        )
+
+    async def interrupt_cell(self) -> None:
+        """Called on the main loop for SIGINT."""
+        raise NotImplementedError
+
+    def must_wait(self, msg_type: str) -> bool:
+        """Whether a request can only be answered after the running cell.
+
+        Called on the shell channel's thread, for types of `ANSWERED_BESIDE_A_CELL`.
+        """
+        raise NotImplementedError
+
+    def pre_handler_hook(self) -> None:
+        """The base class would let SIGINT kill an asynchronous kernel; `_started` handles it."""
+
+    def post_handler_hook(self) -> None:
+        """See `pre_handler_hook`."""
+
+    async def shell_main(self, subshell_id: str | None, msg: Any) -> None:
+        """Called by ipykernel for each message on the shell channel.
+
+        While a cell runs, what needs no sandbox is answered beside it.
+        """
+        if self.cell_parent is None or not self._is_answered_beside_a_cell(msg):
+            await super().shell_main(subshell_id, msg)
+            return
+        parent, ident = self.get_parent("shell"), self._shell_ident()
+        try:  # a task has a context of its own, so the cell keeps its parent
+            await asyncio.create_task(self.dispatch_shell(msg, subshell_id=subshell_id))
+        finally:
+            self.set_parent(ident, parent, channel="shell")
+            if self.cell_parent is not None:  # front ends show the last state they heard
+                self._publish_status("busy", "shell", parent=self.cell_parent)
+
+    def _is_answered_beside_a_cell(self, msg: Any) -> bool:
+        msg_type = self._message_type(msg)
+        return msg_type in ANSWERED_BESIDE_A_CELL and not self.must_wait(msg_type)
+
+    @property
+    def wire(self) -> Any:
+        """jupyter_client's session, which signs and sends messages."""
+        return self.session
+
+    def _message_type(self, msg: Any) -> str:
+        try:
+            _, frames = self.wire.feed_identities(msg, copy=False)
+            header = self.wire.deserialize(frames, content=False, copy=False)["header"]
+        except Exception:  # the base class reports what is wrong with it
+            return ""
+        return str(header.get("msg_type", ""))
+
+    def _shell_ident(self) -> Any:
+        return self._get_shell_context_var(self._shell_parent_ident)
+
+    def parent_ident_here(self) -> Any:
+        """Who sent the request of `get_parent`, on the channel that this thread serves."""
+        if threading.current_thread() is self.control_thread:
+            return self._control_parent_ident
+        return self._shell_ident()
+
+    def publish(self, message: Message) -> None:
+        """Send one message to all front ends, for the running cell unless it says for which."""
+        parent = self.cell_parent
+        if message.parent_header is not None:
+            parent = {"header": message.parent_header}
+        options = {
+            "parent": parent,
+            "ident": self._topic(message.msg_type),
+            "metadata": message.metadata,
+            "buffers": list(message.buffers) or None,
+        }
+        try:
+            self.wire.send(self.iopub_socket, message.msg_type, message.content, **options)
+        except Exception:  # jupyter_client raises several kinds for text that is not Unicode
+            content = sendable(message.content)
+            self.wire.send(self.iopub_socket, message.msg_type, content, **options)
+
+    async def on_main_loop(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Await what belongs to the main loop, also for requests on the control channel.
+
+        Those, and subshells, have threads and loops of their own.
+        """
+        if self.main_loop is None or asyncio.get_running_loop() is self.main_loop:
+            return await work
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.main_loop))
