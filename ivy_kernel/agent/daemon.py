@@ -111,16 +111,17 @@ class Daemon:
         self._connections: set[ClientConnection] = set()
         self._kernel_files: set[int] = set()
         self._is_terminated = False
+        self._is_tidy = False
         self._last_busy = 0.0
 
     def run(self) -> None:
         """Serve; at the end no process and no file of ours is left."""
         self._catch_signals()
         listener = self._listen()
-        remove_leftovers(self._directory)
         try:
             while not self._should_end():
                 self._turn()
+                self._tidy_once()
         finally:
             listener.close()
             self._service.stop(time.sleep)
@@ -129,6 +130,12 @@ class Daemon:
                     connection.stream.settimeout(1)
                     connection.write()
             remove_directory(self._directory)
+
+    def _tidy_once(self) -> None:
+        """Tidy up beside us, when nobody waits for the start any more."""
+        if not self._is_tidy and self._service.contacts > CONTACTS_OF_A_START:
+            self._is_tidy = True
+            remove_leftovers(self._directory)
 
     def _listen(self) -> socket.socket:
         path = Path(self._directory, "s")

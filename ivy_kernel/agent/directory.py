@@ -10,6 +10,7 @@ import stat
 import time
 from pathlib import Path
 
+OF_THIS_MACHINE = ("/tmp", "/dev/shm")  # noqa: S108 - looked for what is ours, nothing is made there
 LEFTOVER_SECONDS = 60.0
 """A directory without an agent is left alone for so long: one may be about to start in it."""
 
@@ -29,14 +30,19 @@ def remove_directory(directory: str) -> None:
 
 
 def remove_leftovers(directory: str) -> None:
-    """Remove the directories of this user's agents that were killed, beside ours."""
+    """Remove the directories of this user's agents that were killed, beside ours.
+
+    Only where no other machine sees the same directories: their locks may not be seen here.
+    """
     ours = Path(directory)
-    for path in ours.parent.glob(f".ivy-{os.getuid()}-*"):
-        try:
+    if str(ours.parent) not in (*OF_THIS_MACHINE, os.environ.get("XDG_RUNTIME_DIR")):
+        return
+    try:
+        for path in ours.parent.glob(f".ivy-{os.getuid()}-*"):
             if path != ours and _is_left(path):
                 _remove_if_dead(str(path))
-        except OSError:
-            continue  # it has gone meanwhile, or is not for us to remove
+    except OSError:
+        return  # something has gone meanwhile, or is not for us to remove
 
 
 def _is_left(path: Path) -> bool:
@@ -50,11 +56,13 @@ def _remove_if_dead(directory: str) -> None:
     starts = _lock(f"{directory}/start.lock")
     if starts is None:
         return
-    life = lock_directory(directory)
-    if life is not None:
-        shutil.rmtree(directory, ignore_errors=True)
-        os.close(life)
-    os.close(starts)
+    try:
+        life = lock_directory(directory)
+        if life is not None:
+            shutil.rmtree(directory, ignore_errors=True)
+            os.close(life)
+    finally:
+        os.close(starts)
 
 
 def _lock(path: str) -> int | None:

@@ -87,6 +87,24 @@ def prepare(directory: str) -> None:
     probe.unlink()
 
 
+def lock_start(directory: str) -> int:
+    """Make the private directory and hold its start lock; the descriptor that holds it.
+
+    The directory may be removed while another start holds the lock: then it is made again.
+    """
+    path = Path(directory, "start.lock")
+    while True:
+        prepare(directory)
+        lock = os.open(str(path), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            if os.path.samestat(os.fstat(lock), path.stat()):
+                return lock
+        except FileNotFoundError:
+            pass
+        os.close(lock)
+
+
 def launch(directory: str, parameters: dict[str, Any], code: bytes) -> None:
     """Write the agent's code down and start it, detached from this call."""
     archive = directory + "/agent.zip"
@@ -110,10 +128,8 @@ def launch(directory: str, parameters: dict[str, Any], code: bytes) -> None:
 def start(directory: str, parameters: dict[str, Any], code: bytes) -> tuple[str, str]:
     """Start an agent in a directory, unless one has come up meanwhile; how, and its answer."""
     request = parameters["request"].encode("ascii")
-    prepare(directory)
-    lock = os.open(directory + "/start.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    lock = lock_start(directory)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
         try:
             return "found", ask(directory, request)
         except OSError:

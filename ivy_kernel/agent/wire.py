@@ -8,7 +8,7 @@ An answer is ``length.crc.`` and its content, in lines of 4,000 characters, beca
 read their output by lines. The content is a JSON header, a newline and a slice of the log: packed,
 as base64 of zlib, or plain, between ``~`` and with tabs for newlines. Pictures hardly shrink, so
 that packing them costs far more than it saves; but some runners change what they print, and then
-the reader asks for packed answers only.
+the reader asks for packed answers only, in which white space does not matter.
 """
 
 from __future__ import annotations

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import time
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,13 @@ from ivy_kernel.agent.directory import (
     remove_directory,
     remove_leftovers,
 )
+from ivy_kernel.agent.start import lock_start
+
+
+@pytest.fixture(autouse=True)
+def _of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The temporary directory counts as one that no other machine sees."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
 
 
 def directory(parent: Path, key: str, *, age_seconds: float = LEFTOVER_SECONDS + 5) -> Path:
@@ -66,6 +76,31 @@ def test_what_is_new_or_none_of_ours_is_not_touched(tmp_path: Path) -> None:
     remove_leftovers(str(ours))
     assert new.exists()
     assert (target / "lock").exists()
+
+
+def test_where_other_machines_may_look_nothing_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A home that two sandboxes share does not tell here which agents live there."""
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    ours, left = directory(tmp_path, "ours"), directory(tmp_path, "left")
+    remove_leftovers(str(ours))
+    assert left.exists()
+
+
+def test_a_start_whose_directory_is_removed_makes_it_again(tmp_path: Path) -> None:
+    """Waiting for the lock of a directory that then goes away, it does not start in nothing."""
+    ours = directory(tmp_path, "ours")
+    descriptor = hold(ours / "start.lock")
+    with ThreadPoolExecutor() as threads:
+        start = threads.submit(lock_start, str(ours))
+        with pytest.raises(FutureTimeoutError):
+            start.result(0.3)
+        shutil.rmtree(ours)
+        os.close(descriptor)
+        lock = start.result(10)
+    assert os.path.samestat(os.fstat(lock), (ours / "start.lock").stat())
+    os.close(lock)
 
 
 def test_an_end_leaves_a_directory_in_which_another_agent_starts(tmp_path: Path) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import base64
 import json
 import random
+import socket
 import zlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,12 +25,14 @@ from ivy_kernel.agent.wire import (
 from ivy_kernel.errors import AnswerError
 from ivy_kernel.routes.agent.exchange import pack
 from ivy_kernel.routes.agent.frames import (
+    ANSWER_LIMIT_BYTES,
     AgentSilentError,
+    ChangedError,
     NoAgentError,
     TruncatedError,
     read_answer,
 )
-from ivy_kernel.routes.agent.programs import BEGIN, END
+from ivy_kernel.routes.agent.programs import BEGIN, END, snippet
 
 CALL = "0123456789abcdef"
 
@@ -44,6 +49,8 @@ SHAPES: list[Any] = [
     lambda text: {"result": json.dumps({"stdout": text, "returncode": 0})},
     lambda text: {"data": json.dumps({"inner": json.dumps([text])})},
     lambda text: {"outputs": [{"output_type": "stream", "text": text}]},
+    lambda text: {"logs": {"stdout": [text[i : i + 40] for i in range(0, len(text), 40)]}},
+    lambda text: {"outputs": [{"text": text.splitlines(keepends=True)}, {"text": "more"}]},
     lambda text: text,
 ]
 
@@ -189,14 +196,64 @@ def test_everything_else_travels_packed(body: bytes) -> None:
     assert read_answer({"stdout": printed(frame)}, CALL).body == body[:taken] == body
 
 
-@pytest.mark.parametrize("change", [("\t", "    "), ("A", "B"), ("~", "")], ids=str)
-def test_a_plain_answer_that_was_changed_does_not_count(change: tuple[str, str]) -> None:
-    """Length and checksum guard it; the reader then asks for packed ones."""
-    text = printed(write_answer({}, picture_line(), may_be_plain=True)[0])
-    begin, end = text.index("~"), text.rindex("~") + 1
+@pytest.mark.parametrize("change", [("\t", "    "), ("A", "B")], ids=str)
+@pytest.mark.parametrize("may_be_plain", [True, False])
+def test_an_answer_that_was_changed_does_not_count(
+    change: tuple[str, str], *, may_be_plain: bool
+) -> None:
+    """Length and checksum guard it; from a plain one the reader learns to ask for packed ones."""
+    text = printed(write_answer({}, picture_line(), may_be_plain=may_be_plain)[0])
+    begin, end = text.index(".\n"), text.rindex("\nIVY")
     changed = text[:begin] + text[begin:end].replace(*change) + text[end:]
-    with pytest.raises(TruncatedError):
+    if changed == text:
+        assert not may_be_plain  # nothing to expand in packed text
+        return
+    with pytest.raises(ChangedError) as refusal:
         read_answer({"stdout": changed}, CALL)
+    assert refusal.value.was_plain is may_be_plain
+
+
+@pytest.mark.parametrize(
+    "change", [("\n", "\n    "), ("\n", " \n"), ("\n", "\r\n")], ids=["indent", "pad", "CR LF"]
+)
+def test_white_space_in_a_packed_answer_does_not_matter(change: tuple[str, str]) -> None:
+    """Some runners indent or pad the lines of what was printed."""
+    body = random.Random(1).randbytes(20_000)
+    text = printed(write_answer({"nonce": "n"}, body)[0]).replace(*change)
+    assert read_answer({"stdout": text}, CALL).body == body
+
+
+def test_a_plain_answer_has_a_bound_too() -> None:
+    """More than an answer may hold is not taken, packed or not."""
+    content = b"{}\n" + b"x" * ANSWER_LIMIT_BYTES
+    text = b"~" + content.replace(b"\n", b"\t") + b"~"
+    frame = b"%d.%08x.\n%s" % (len(content), zlib.crc32(content), text)
+    with pytest.raises(ChangedError):
+        read_answer({"stdout": printed(frame)}, CALL)
+
+
+def test_a_snippet_prints_its_answer_in_one_piece(tmp_path: Path) -> None:
+    """Runners that keep prints apart, and caps that end a call, never see half of a frame."""
+    frame = write_answer({"nonce": "n"}, random.Random(1).randbytes(300_000))[0]
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(tmp_path / "s"))
+    listener.listen()
+
+    def serve() -> None:
+        stream, _ = listener.accept()
+        with stream:
+            stream.recv(1000)
+            for start in range(0, len(frame), 50_000):
+                stream.sendall(frame[start : start + 50_000])
+
+    prints: list[str] = []
+    program = snippet(str(tmp_path), b"request", timeout_seconds=10, call_id=CALL)
+    with listener, ThreadPoolExecutor() as threads:
+        serving = threads.submit(serve)
+        exec(program, {"print": lambda text, flush: prints.append(text)})
+        serving.result(10)
+    assert len(prints) == 1
+    assert read_answer({"stdout": prints[0]}, CALL).header["nonce"] == "n"
 
 
 @pytest.mark.parametrize("number", ["\u00b2", "\u0662", "9" * 5000, "-2", ""])

@@ -22,6 +22,8 @@ DEEPEST_NESTING = 12
 MOST_STRINGS = 20_000
 ANSWER_LIMIT_BYTES = 17 << 20
 EXCERPT_CHARS = 300
+HEAD_CHARS = 64
+"""More than what stands before a frame's content."""
 
 HEADER_TYPES = {
     "nonce": str,
@@ -52,11 +54,19 @@ class AgentSilentError(Exception):
 
 
 class TruncatedError(Exception):
-    """The tool cut its output; ``size_chars`` is how much of it arrived."""
+    """The tool cut what was printed; ``size_chars`` is how much of it arrived."""
 
     def __init__(self, size_chars: int) -> None:
         super().__init__(f"the tool cut its output after {size_chars} characters")
         self.size_chars = size_chars
+
+
+class ChangedError(TruncatedError):
+    """Beginning and end are there, but what is between them is not what was printed."""
+
+    def __init__(self, size_chars: int, *, was_plain: bool) -> None:
+        super().__init__(size_chars)
+        self.was_plain = was_plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,24 +100,46 @@ def read_answer(result: object, call_id: str) -> Answer:
         The program reported that instead of an answer.
     TruncatedError
         The beginning of the frame is there, its end is not.
+    ChangedError
+        Both are there, and its length or checksum is wrong.
     AnswerError
         There is nothing of this call in the result, or nonsense.
     """
     begin, end = BEGIN + call_id, END + call_id
-    size_chars = 0
-    for text in _strings(result, DEEPEST_NESTING, [MOST_STRINGS]):
+    failure: TruncatedError | None = None
+    for text in _printed(_strings(result, DEEPEST_NESTING, [MOST_STRINGS]), begin, end):
         start = text.find(begin)
-        if start < 0:
-            continue
         stop = text.find(end, start)
-        answer = None if stop < 0 else _read_frame(text[start + len(begin) : stop].strip())
+        if stop < 0:
+            failure = failure or TruncatedError(len(text))
+            continue
+        frame = text[start + len(begin) : stop].strip()
+        answer = _read_frame(frame)
         if answer is not None:
             return answer
-        size_chars = max(size_chars, len(text))
-    if size_chars:
-        raise TruncatedError(size_chars)
+        failure = ChangedError(len(text), was_plain=_is_plain(frame))
+    if failure is not None:
+        raise failure
     excerpt = json.dumps(result, default=str)[:EXCERPT_CHARS]
     raise AnswerError(f"The tool's result holds no answer of the agent: {excerpt}")
+
+
+def _printed(strings: Iterator[str], begin: str, end: str) -> Iterator[str]:
+    """The strings with a beginning in them, each together with those that follow up to its end.
+
+    Some tools give their output back in pieces: a list of lines, or of what was flushed.
+    """
+    pieces: list[str] = []
+    for text in strings:
+        if not pieces and begin not in text:
+            continue
+        seam = pieces[-1][-len(end) :] if pieces else ""
+        pieces.append(text)
+        if end in seam + text:
+            yield "".join(pieces)
+            pieces = []
+    if pieces:
+        yield "".join(pieces)
 
 
 def _strings(value: object, depth: int, budget: list[int]) -> Iterator[str]:
@@ -149,10 +181,8 @@ def _read_frame(text: str) -> Answer | None:
         raise AgentSilentError(words)
     try:
         length, checksum, encoded = text.split(".", 2)
-        size_bytes, crc = int(length), int(checksum, 16)
-        encoded = encoded.replace("\r", "").replace("\n", "")
-        decode = _plain if encoded.startswith("~") else _unpacked
-        raw = decode(encoded, size_bytes, crc)
+        decode = _plain if _is_plain(text) else _unpacked
+        raw = decode(encoded.lstrip(), int(length), int(checksum, 16))
     except (ValueError, zlib.error):
         return None
     if raw is None:
@@ -167,13 +197,20 @@ def _read_frame(text: str) -> Answer | None:
     return Answer(header, body, place, len(text))
 
 
-def _plain(encoded: str, size_bytes: int, crc: int) -> bytes | None:
-    raw = encoded[1:-1].replace("\t", "\n").encode("ascii")
+def _is_plain(frame: str) -> bool:
+    return frame[:HEAD_CHARS].split(".", 2)[-1].lstrip().startswith("~")
+
+
+def _plain(text: str, size_bytes: int, crc: int) -> bytes | None:
+    if size_bytes > ANSWER_LIMIT_BYTES:
+        return None
+    lines = text.replace("\r", "").replace("\n", "")
+    raw = lines[1:-1].replace("\t", "\n").encode("ascii")
     return raw if len(raw) == size_bytes and zlib.crc32(raw) == crc else None
 
 
-def _unpacked(encoded: str, size_bytes: int, crc: int) -> bytes | None:
-    packed = base64.b64decode(encoded, validate=True)
+def _unpacked(text: str, size_bytes: int, crc: int) -> bytes | None:
+    packed = base64.b64decode("".join(text.split()), validate=True)
     if len(packed) != size_bytes or zlib.crc32(packed) != crc:
         return None
     inflater = zlib.decompressobj()

@@ -35,7 +35,7 @@ class Grace:
         self._answered_at = now
         refilled = self._allowance + gap_seconds * ANSWERS_A_SECOND
         self._allowance = max(0.0, min(BURST_ANSWERS, refilled) - 1.0)
-        if gap_seconds < DENSE_SECONDS + 2 * self._seconds:
+        if gap_seconds < DENSE_SECONDS + self._seconds:
             self._seconds = min(LONGEST_SECONDS, self._seconds * GROWTH)
         else:
             self._seconds = max(SHORTEST_SECONDS, self._seconds / GROWTH)

@@ -11,12 +11,12 @@ from typing import Any
 
 from ivy_kernel.models import Json
 from ivy_kernel.routes.agent.carrier import Carrier
-from ivy_kernel.routes.agent.frames import Answer, TruncatedError
+from ivy_kernel.routes.agent.frames import Answer, ChangedError, TruncatedError
 from ivy_kernel.routes.agent.health import Health
 from ivy_kernel.routes.agent.inbox import HELD_LIMIT_BYTES, Inbox
 from ivy_kernel.routes.agent.outbox import Submission
 from ivy_kernel.routes.agent.pacing import Pacing
-from ivy_kernel.routes.agent.portions import Portions
+from ivy_kernel.routes.agent.portions import FIRST_LIMIT_CHARS, Portions
 from ivy_kernel.routes.agent.retrying import provably_not_run
 
 _log = logging.getLogger(__name__)
@@ -104,6 +104,7 @@ class Link:
         self._gap: tuple[int, float] | None = None
         self._is_probing = False
         self._polls_of_activity = 0
+        self._backlog_bytes = 0
 
     # -- what the route asks
 
@@ -231,15 +232,17 @@ class Link:
     def _succeeded(self, poll: Poll, answer: Answer) -> None:
         now = self._loop.time()
         self._health.succeeded()
-        self.portions.arrived(answer.size_chars)
         header = answer.header
-        if header.get("parked_seconds", 0.0) >= poll.wait_seconds:
+        parked_seconds = header.get("parked_seconds", 0.0)
+        self.portions.arrived(answer.size_chars, now - poll.sent_at - parked_seconds)
+        if parked_seconds >= poll.wait_seconds:
             poll.has_waited = True
             self.pacing.waited(poll.wait_seconds)
         was_active = self._is_active()
         offset = header.get("offset", 0)
         for record in self.inbox.add(offset, answer.body):
             self._hand_on(record)
+        self._backlog_bytes = header.get("end", 0) - self.inbox.offset
         self._look_for_gap(offset, now)
         self._look_for_silence(header)
         is_active = self._is_active()
@@ -284,8 +287,11 @@ class Link:
         self.carrier.counters.failed_calls += 1
         if isinstance(error, TruncatedError):
             self.carrier.counters.truncated_answers += 1
-            self.portions.truncated(error.size_chars)
-        elif not provably_not_run(error):
+            if isinstance(error, ChangedError):
+                self.portions.changed(error.size_chars, was_plain=error.was_plain)
+            else:
+                self.portions.cut(error.size_chars)
+        elif self._backlog_bytes > FIRST_LIMIT_CHARS and not provably_not_run(error):
             self.portions.failed()
         self._on_failed_call()
         self.pacing.failed(error, now, asked=poll.wait_seconds, lasted=now - poll.sent_at)

@@ -23,24 +23,23 @@ NO_ANSWER = "!0 the agent closed the connection"
 SNIPPET = """import _socket as _ivy_s
 _ivy_k=_ivy_s.socket(_ivy_s.AF_UNIX,_ivy_s.SOCK_STREAM)
 _ivy_k.settimeout({seconds!r})
-_ivy_n=0
-print('\\n{begin}{call_id}')
+_ivy_o=[]
 try:
     _ivy_k.connect({path!r})
     _ivy_k.sendall({request!r})
     while 1:
         _ivy_b=_ivy_k.recv(1048576)
         if not _ivy_b: break
-        _ivy_n=1
-        print(_ivy_b.decode(),end='')
-    if not _ivy_n: print({no_answer!r},end='')
+        _ivy_o.append(_ivy_b)
+    _ivy_o=b''.join(_ivy_o).decode() or {no_answer!r}
 except OSError as _ivy_e:
-    print('!%s %s'%(_ivy_e.errno or 0,_ivy_e),end='')
+    _ivy_o='!%s %s'%(_ivy_e.errno or 0,_ivy_e)
 finally:
     _ivy_k.close()
-print('\\n{end}{call_id}',flush=True)
+print('\\n{begin}{call_id}\\n'+_ivy_o+'\\n{end}{call_id}',flush=True)
 """
-"""Imports ``_socket`` alone: the rest of the library would cost 12 ms with every cell."""
+"""Imports ``_socket`` alone: the rest of the library would cost 12 ms with every cell. Prints once,
+and only what is whole: some runners keep prints apart, and caps leave half of them behind."""
 
 START = """import base64 as _b,io as _i,zipfile as _f,zlib as _z
 _a=_z.decompress(_b.b64decode({archive!r}))
