@@ -39,6 +39,9 @@ class Meaning:
         The sentence that says why not.
     state
         What its state is called without a lifecycle: ``none``, or ``unknown`` when it may be there.
+    account
+        Whether the settings hold a key of the platform, or cannot be read. Only who surely has no
+        account is offered to try the local sandbox.
     """
 
     sandbox_id: str
@@ -48,6 +51,7 @@ class Meaning:
     lifecycle: Lifecycle | None = None
     missing: str | None = None
     state: str = "unknown"
+    account: bool = True
 
 
 class Meanings:
@@ -80,9 +84,18 @@ class Meanings:
             The id it had before, which it keeps while the settings cannot be read.
         """
         try:
-            return _found(open_lifecycle(self._live))
+            return _found(open_lifecycle(self._live), _has_account(self._live.current()))
         except MissingSettingError as exc:
-            return Meaning(UNSET_ID, "Sandbox", "", local=False, missing=str(exc), state="none")
+            account = _has_account(self._live.current())
+            return Meaning(
+                UNSET_ID,
+                "Sandbox",
+                "",
+                local=False,
+                missing=str(exc),
+                state="none",
+                account=account,
+            )
         except SettingError as exc:
             return Meaning(known_id, "Sandbox", "", local=False, missing=str(exc))
 
@@ -96,7 +109,8 @@ class Meanings:
                 if use.api_url != LOCAL:
                     live = self._live
                 return _found(
-                    open_lifecycle(live, chat_id=use.chat_id, campaign_id=use.campaign_id)
+                    open_lifecycle(live, chat_id=use.chat_id, campaign_id=use.campaign_id),
+                    _has_account(settings),
                 )
         except SettingError as exc:
             missing = str(exc)
@@ -113,9 +127,20 @@ def id_of(api_url: str, chat_id: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:20]
 
 
-def _found(lifecycle: Lifecycle) -> Meaning:
+def _found(lifecycle: Lifecycle, account: bool) -> Meaning:
     api_url, chat_id, _ = lifecycle.key
-    return Meaning(id_of(api_url, chat_id), lifecycle.name, chat_id, lifecycle.local, lifecycle)
+    return Meaning(
+        id_of(api_url, chat_id),
+        lifecycle.name,
+        chat_id,
+        lifecycle.local,
+        lifecycle,
+        account=account,
+    )
+
+
+def _has_account(settings: Ivy) -> bool:
+    return bool(settings.api_key or settings.recoup_api_key)
 
 
 def _other_address(use: Use, settings: Ivy) -> str | None:

@@ -155,6 +155,7 @@ class ShownSandbox:
             "local": meaning.local if lifecycle is None else lifecycle.local,
             "chat_id": meaning.chat_id if lifecycle is None else lifecycle.chat_id,
             "default": default,
+            "account": meaning.account,
             "missing": missing,
             "can_create": usable and has_campaign,
             "can_terminate": usable,

@@ -264,22 +264,42 @@ async function restartSession(
 ): Promise<void> {
   const { app, current, model, sessionDialogs, trans } = options;
   const panel = current.find(kernelId);
-  if (panel && sessionDialogs) {
-    await sessionDialogs.restart(panel.sessionContext);
-  } else {
-    const answer = await showDialog({
-      title: trans.__('Restart the session?'),
-      body: trans.__('Its variables are lost. The sandbox and its files stay.'),
-      buttons: [
-        Dialog.cancelButton({ label: trans.__('Cancel') }),
-        Dialog.warnButton({ label: trans.__('Restart') })
-      ],
-      defaultButton: 0
-    });
-    if (!answer.button.accept) {
-      return;
+  try {
+    if (panel && sessionDialogs) {
+      if (!(await sessionDialogs.restart(panel.sessionContext))) {
+        return;
+      }
+    } else {
+      if (!(await confirmRestart(trans))) {
+        return;
+      }
+      await KernelAPI.restartKernel(
+        kernelId,
+        app.serviceManager.serverSettings
+      );
     }
-    await KernelAPI.restartKernel(kernelId, app.serviceManager.serverSettings);
+    Notification.success(
+      trans.__('The session is restarted: its variables are gone.'),
+      { autoClose: 4000 }
+    );
+  } catch (error) {
+    const reason = error instanceof Error ? error.message : String(error);
+    Notification.error(
+      trans.__('The session could not be restarted: %1', reason)
+    );
   }
   void model.refresh();
+}
+
+async function confirmRestart(trans: TranslationBundle): Promise<boolean> {
+  const answer = await showDialog({
+    title: trans.__('Restart the session?'),
+    body: trans.__('Its variables are lost. The sandbox and its files stay.'),
+    buttons: [
+      Dialog.cancelButton({ label: trans.__('Cancel') }),
+      Dialog.warnButton({ label: trans.__('Restart') })
+    ],
+    defaultButton: 0
+  });
+  return answer.button.accept;
 }

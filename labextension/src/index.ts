@@ -9,7 +9,8 @@ import {
 import {
   Clipboard,
   ICommandPalette,
-  ISessionContextDialogs
+  ISessionContextDialogs,
+  Notification
 } from '@jupyterlab/apputils';
 import { INotebookTracker } from '@jupyterlab/notebook';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
@@ -95,6 +96,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
           },
           copyText: text => {
             Clipboard.copyToSystem(text);
+            Notification.success(trans.__('Copied.'), { autoClose: 2000 });
           },
           openNotebook,
           newNotebook: () => {

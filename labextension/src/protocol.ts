@@ -62,6 +62,8 @@ export interface ISandbox {
   readonly local: boolean;
   readonly chatId: string | null;
   readonly isDefault: boolean;
+  /** Whether the settings hold a key of the platform; true unless the server says no. */
+  readonly hasAccount: boolean;
   /** The sentence that says which settings are missing. */
   readonly missing: string | null;
   readonly canCreate: boolean;
@@ -171,6 +173,7 @@ export function parseSandbox(value: unknown): ISandbox | null {
     local: body['local'] === true,
     chatId: text(body['chat_id']),
     isDefault: body['default'] === true,
+    hasAccount: body['account'] !== false,
     missing: text(body['missing']),
     canCreate: body['can_create'] === true,
     canTerminate: body['can_terminate'] === true,
@@ -224,6 +227,21 @@ export function isCreatable(state: SandboxState): boolean {
     state === 'archived' ||
     state === 'failed' ||
     state === 'expired'
+  );
+}
+
+/**
+ * Whether this is the local sandbox that somebody without an account may try: nobody uses it, and
+ * it is not there until it is asked for.
+ */
+export function isOffer(sandbox: ISandbox): boolean {
+  return (
+    sandbox.isDefault &&
+    sandbox.local &&
+    !sandbox.hasAccount &&
+    sandbox.canCreate &&
+    sandbox.sessions.length === 0 &&
+    sandbox.status.state === 'none'
   );
 }
 

@@ -6,13 +6,19 @@ import importlib.util
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from lab_server import REPOSITORY, RunningLab, running_lab
 from lab_window import WAIT_MS, Lab
 from sandbox_server import RunningSandbox, running_sandbox
+
+if TYPE_CHECKING:
+    from playwright.sync_api import BrowserContext
+
+OpenWindow = Callable[[RunningLab, str], Lab]
 
 CHAT = "chat-in-browser"
 CAMPAIGN = "campaign-in-browser"
@@ -47,7 +53,7 @@ def chromium() -> str | None:
     return os.environ.get("IVY_TEST_CHROMIUM") or shutil.which("chromium")
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="session", autouse=True)
 def _required() -> None:
     """Skip, with the reason, where the tests cannot run; fail where they must (in CI)."""
     if why := _missing():
@@ -56,7 +62,7 @@ def _required() -> None:
         pytest.skip(why)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def _shared_sandbox(_required: None) -> Iterator[RunningSandbox]:
     with running_sandbox(CONFIG) as server:
         yield server
@@ -79,7 +85,7 @@ def sandbox(_shared_sandbox: RunningSandbox) -> Iterator[RunningSandbox]:
     server.call("POST", f"/v1/sandbox/{CHAT}/terminate")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def running(
     _shared_sandbox: RunningSandbox, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RunningLab]:
@@ -96,6 +102,27 @@ def running(
         yield lab
 
 
+@pytest.fixture(scope="session")
+def _shared_newcomer(
+    _required: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningLab]:
+    if importlib.util.find_spec("notebook") is None:
+        if os.environ.get("CI"):
+            pytest.fail("Jupyter Notebook is not installed")
+        pytest.skip("Jupyter Notebook is not installed")
+    with running_lab(tmp_path_factory.mktemp("newcomer"), {}, app="notebook") as server:
+        yield server
+
+
+@pytest.fixture
+def newcomer(_shared_newcomer: RunningLab) -> Iterator[RunningLab]:
+    """Jupyter Notebook of somebody without an account; no local sandbox runs yet."""
+    server = _shared_newcomer
+    yield server
+    server.shut_down_kernels()
+    server.stop_local_sandbox()
+
+
 @pytest.fixture
 def countdowns(running: RunningLab, sandbox: RunningSandbox) -> Iterator[None]:
     """The status comes from Recoup's API, which knows the deadlines (but no phases)."""
@@ -109,44 +136,79 @@ def countdowns(running: RunningLab, sandbox: RunningSandbox) -> Iterator[None]:
     running.config_file.unlink()
 
 
+@pytest.fixture(scope="session")
+def _profile_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One profile for all tests: its cache makes loading JupyterLab twice as fast."""
+    return tmp_path_factory.mktemp("profile")
+
+
 @pytest.fixture(scope="module")
-def browser(_required: None) -> Iterator[object]:
-    """Chromium with an empty profile."""
+def _browser(_required: None, _profile_directory: Path) -> Iterator[BrowserContext]:
     from playwright.sync_api import expect, sync_playwright
 
     expect.set_options(timeout=WAIT_MS)
     # Ended with the module: its event loop must not run while other tests have theirs.
     with sync_playwright() as playwright:
-        instance = playwright.chromium.launch(executable_path=chromium(), args=CHROMIUM_ARGUMENTS)
-        yield instance
-        instance.close()
-
-
-@pytest.fixture(scope="module")
-def _profile(browser: object) -> Iterator[object]:
-    """One profile for all tests: its cache makes loading JupyterLab twice as fast."""
-    from playwright.sync_api import Browser
-
-    assert isinstance(browser, Browser)
-    context = browser.new_context(viewport={"width": 1400, "height": 900})
-    yield context
-    context.close()
+        context = playwright.chromium.launch_persistent_context(
+            _profile_directory,
+            executable_path=chromium(),
+            args=CHROMIUM_ARGUMENTS,
+            viewport={"width": 1400, "height": 900},
+            reduced_motion="reduce",  # each frame is drawn by the processor here
+        )
+        yield context
+        context.close()
 
 
 @pytest.fixture
-def lab(_profile: object, running: RunningLab, sandbox: RunningSandbox) -> Iterator[Lab]:
-    """A signed-in browser window on JupyterLab; no error may happen in the page."""
-    from playwright.sync_api import BrowserContext
+def open_window(_browser: BrowserContext) -> Iterator[OpenWindow]:
+    """Opens signed-in browser windows; no error may happen in their pages."""
+    windows: list[Lab] = []
+    before = set(_browser.pages)
 
-    assert isinstance(_profile, BrowserContext)
-    window = Lab(_profile, running)
+    def open_window(server: RunningLab, path: str) -> Lab:
+        windows.append(Lab(_browser, server, path))
+        return windows[-1]
+
+    try:
+        yield open_window
+        assert [error for window in windows for error in window.page_errors] == []
+    finally:
+        for page in set(_browser.pages) - before:
+            page.close()
+
+
+@pytest.fixture(scope="module")
+def _kept_windows() -> list[Lab]:
+    """The window of the test before, if it could be tidied: loading JupyterLab takes seconds."""
+    return []
+
+
+@pytest.fixture
+def lab(
+    _browser: BrowserContext,
+    _kept_windows: list[Lab],
+    running: RunningLab,
+    sandbox: RunningSandbox,
+) -> Iterator[Lab]:
+    """A window on JupyterLab, as good as new, whose sandbox is not started.
+
+    No error may happen in its page.
+    """
+    window = _kept_windows.pop() if _kept_windows else Lab(_browser, running, "lab?reset")
+    # The sandbox was terminated behind the server's back, who would notice later.
+    (shown,) = running.call("GET", "ivy/sandboxes")["sandboxes"]
+    running.call("POST", f"ivy/sandboxes/{shown['id']}/reconnect", {})
+    window.wait_for_status("Ivy: Not started")
     try:
         yield window
         assert window.page_errors == []
     finally:
-        _profile.set_offline(False)
-        for page in _profile.pages:
-            page.close()
+        _browser.set_offline(False)
+        if window.tidy():
+            _kept_windows.append(window)
+        else:
+            window.close()
         running.shut_down_kernels()
 
 

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,29 +23,115 @@ START_SECONDS = 60.0
 STOP_SECONDS = 30.0
 
 
-@dataclass
+APP_NAMES = {"jupyterlab": "LabApp", "notebook": "JupyterNotebookApp"}
+"""Module → application; each of them serves the pages of the other too."""
+
+
 class RunningLab:
-    """A JupyterLab that runs.
+    """A JupyterLab, or Jupyter Notebook, with nothing of the user's own; see `running_lab`."""
 
-    Parameters
-    ----------
-    url
-        Its base URL, with the prefix and a slash at the end.
-    root
-        Its directory of notebooks.
-    log
-        The file that its output goes to.
-    config_file
-        Where settings of ours can be put while it runs.
-    process
-        Its process.
-    """
+    def __init__(self, home: Path, settings: Mapping[str, str], app: str) -> None:
+        self._home = home
+        self._app = app
+        self._runtime = home / "runtime"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._port = 0
+        self.root = home / "root"
+        """Its directory of notebooks."""
+        self.log = home / "log"
+        """The file that its output goes to."""
+        self.config_file = home / "config/jupyter_ivy_config.json"
+        """Where settings of ours can be put while it runs."""
+        share = home / "share"
+        for directory in (
+            *(home / name for name in ("config", "data", "runtime", "ipython", "root", "share")),
+            *(share / "kernels", share / "labextensions"),
+        ):
+            directory.mkdir(mode=0o700)
+        (share / "kernels/ivy-sandbox").symlink_to(REPOSITORY / "kernelspec")
+        (share / "labextensions/ivy-kernel").symlink_to(REPOSITORY / "ivy_kernel/labextension")
+        user_settings = home / "settings/@jupyterlab/apputils-extension"
+        user_settings.mkdir(parents=True)
+        (user_settings / "notification.jupyterlab-settings").write_text(
+            '{"fetchNews": "false", "checkForUpdates": false}', "utf-8"
+        )
+        self._environment = {
+            **{
+                name: value
+                for name, value in os.environ.items()
+                if not name.startswith(("IVY_", "RECOUP_", "JPY_"))
+            },
+            "PYTHONPATH": str(REPOSITORY),
+            "JUPYTER_CONFIG_DIR": str(home / "config"),
+            "JUPYTER_CONFIG_PATH": str(REPOSITORY / "jupyter-config"),
+            "JUPYTER_DATA_DIR": str(home / "data"),
+            "JUPYTER_RUNTIME_DIR": str(self._runtime),
+            "JUPYTER_PATH": str(share),
+            "IPYTHONDIR": str(home / "ipython"),
+            **settings,
+        }
 
-    url: str
-    root: Path
-    log: Path
-    config_file: Path
-    process: subprocess.Popen[bytes] = field(repr=False)
+    @property
+    def url(self) -> str:
+        """Its base URL, with the prefix and a slash at the end."""
+        return f"http://127.0.0.1:{self._port}{PREFIX}"
+
+    def start(self) -> None:
+        """Start it and wait until it answers; again on the port that it had before."""
+        argv = [
+            *(sys.executable, "-m", self._app, "--no-browser", "--allow-root"),
+            *("--ServerApp.ip=127.0.0.1", "--ServerApp.port_retries=0"),
+            f"--ServerApp.port={self._port}",
+            *(f"--ServerApp.base_url={PREFIX}", f"--IdentityProvider.token={TOKEN}"),
+            f"--ServerApp.root_dir={self.root}",
+            "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+        ]
+        for name in APP_NAMES.values():
+            argv += [
+                f"--{name}.expose_app_in_browser=True",
+                f"--{name}.user_settings_dir={self._home / 'settings'}",
+                f"--{name}.workspaces_dir={self._home / 'workspaces'}",
+            ]
+        with self.log.open("ab") as output:
+            self._process = process = subprocess.Popen(
+                argv,
+                cwd=self._home,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+        def started() -> int | None:
+            assert process.poll() is None, self.log.read_text("utf-8")
+            port = _port_in(self._runtime / f"jpserver-{process.pid}.json")
+            return port if port and _is_up(port) else None
+
+        self._port = until(started, "Jupyter is up", START_SECONDS)
+
+    def stop(self) -> None:
+        """End it, and its kernels with it."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    @property
+    def local_sandbox_file(self) -> Path:
+        """Tells of the embedded local sandbox; there only while one runs."""
+        return self._runtime / "ivy-local-sandbox.json"
+
+    def stop_local_sandbox(self) -> None:
+        """End the embedded local sandbox, if one runs."""
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            pid = json.loads(self.local_sandbox_file.read_text("utf-8"))["pid"]
+            os.kill(pid, signal.SIGTERM)
+            until(lambda: not self.local_sandbox_file.exists(), "the local sandbox has ended")
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
         """Send a request to the server's REST; the decoded answer."""
@@ -98,10 +183,9 @@ def _is_up(port: int) -> bool:
         connection.close()
 
 
-def _port_of(runtime: Path) -> int | None:
-    for path in runtime.glob("jpserver-*.json"):
-        with contextlib.suppress(ValueError):
-            return int(json.loads(path.read_text("utf-8"))["port"])
+def _port_in(path: Path) -> int | None:
+    with contextlib.suppress(OSError, ValueError):  # not there yet, or not whole
+        return int(json.loads(path.read_text("utf-8"))["port"])
     return None
 
 
@@ -120,76 +204,10 @@ def running_lab(
     app
         The module that starts it: ``jupyterlab``, or ``notebook``.
     """
-    directories = {
-        name: home / name for name in ("config", "data", "runtime", "ipython", "root", "share")
-    }
-    for directory in directories.values():
-        directory.mkdir(mode=0o700)
-    share = directories["share"]
-    (share / "kernels").mkdir()
-    (share / "labextensions").mkdir()
-    (share / "kernels/ivy-sandbox").symlink_to(REPOSITORY / "kernelspec")
-    (share / "labextensions/ivy-kernel").symlink_to(REPOSITORY / "ivy_kernel/labextension")
-    user_settings = home / "settings/@jupyterlab/apputils-extension"
-    user_settings.mkdir(parents=True)
-    (user_settings / "notification.jupyterlab-settings").write_text(
-        '{"fetchNews": "false", "checkForUpdates": false}', "utf-8"
-    )
-    environment = {
-        **{
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("IVY_", "RECOUP_", "JPY_"))
-        },
-        "PYTHONPATH": str(REPOSITORY),
-        "JUPYTER_CONFIG_DIR": str(directories["config"]),
-        "JUPYTER_CONFIG_PATH": str(REPOSITORY / "jupyter-config"),
-        "JUPYTER_DATA_DIR": str(directories["data"]),
-        "JUPYTER_RUNTIME_DIR": str(directories["runtime"]),
-        "JUPYTER_PATH": str(share),
-        "IPYTHONDIR": str(directories["ipython"]),
-        **settings,
-    }
-    name = {"jupyterlab": "LabApp", "notebook": "JupyterNotebookApp"}[app]
-    argv = [
-        *(sys.executable, "-m", app, "--no-browser", "--allow-root"),
-        *("--ServerApp.ip=127.0.0.1", "--ServerApp.port=0"),
-        *(f"--ServerApp.base_url={PREFIX}", f"--IdentityProvider.token={TOKEN}"),
-        f"--ServerApp.root_dir={directories['root']}",
-        f"--{name}.expose_app_in_browser=True",
-        f"--{name}.user_settings_dir={home / 'settings'}",
-        f"--{name}.workspaces_dir={home / 'workspaces'}",
-        "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
-    ]
-    log = home / "log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            argv,
-            cwd=home,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
+    lab = RunningLab(home, settings, app)
     try:
-
-        def started() -> int | None:
-            assert process.poll() is None, log.read_text("utf-8")
-            port = _port_of(directories["runtime"])
-            return port if port and _is_up(port) else None
-
-        port = until(started, "JupyterLab is up", START_SECONDS)
-        yield RunningLab(
-            url=f"http://127.0.0.1:{port}{PREFIX}",
-            root=directories["root"],
-            log=log,
-            config_file=directories["config"] / "jupyter_ivy_config.json",
-            process=process,
-        )
+        lab.start()
+        yield lab
     finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        lab.stop()
+        lab.stop_local_sandbox()

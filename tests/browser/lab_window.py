@@ -25,6 +25,38 @@ _IS_RESTORED = """() => {
   return window.isRestored;
 }"""
 
+_TIDY = """() => {
+  const { commands, shell } = window.jupyterapp;
+  for (const widget of [...shell.widgets('main')]) {
+    widget.dispose();
+  }
+  if (document.querySelector('#ivy-sandbox-panel')?.checkVisibility()) {
+    void commands.execute('application:toggle-right-area');
+  }
+  for (const button of document.querySelectorAll('.jp-Notification-Toast-Close')) {
+    button.click();
+  }
+  void commands.execute('apputils:change-theme', { theme: 'JupyterLab Light' });
+}"""
+
+_IS_TIDY = """() =>
+  [...window.jupyterapp.shell.widgets('main')].length === 1 &&
+  document.querySelector('.jp-LauncherCard') !== null &&
+  document.querySelector('.Toastify__toast, .jp-Dialog') === null &&
+  !document.querySelector('#ivy-sandbox-panel')?.checkVisibility() &&
+  document.body.dataset.jpThemeName === 'JupyterLab Light'
+"""
+
+_OF_JUPYTER = (
+    # JupyterLab's own way of finding out that another tab has the same workspace.
+    "Window name candidate",
+    # Jupyter Notebook looks up settings of plugins that it does not have, and lets go of a new
+    # notebook that it opens in another tab.
+    "Cannot read properties of undefined (reading 'schema')",
+    "Disposed\nError: Disposed\n    at L._handleNewSession",
+)
+"""Errors in the page that come without our extension too."""
+
 
 class Lab:
     """A browser window on JupyterLab.
@@ -35,18 +67,55 @@ class Lab:
         The browser's profile, with cookies and storage of its own.
     running
         The server.
+    path
+        The page, below the server's base URL.
     """
 
-    def __init__(self, context: BrowserContext, running: RunningLab) -> None:
+    def __init__(self, context: BrowserContext, running: RunningLab, path: str) -> None:
         self.context = context
         self.running = running
         self.page_errors: list[str] = []
         self.responses: list[Response] = []
-        self.page = self.open_tab(f"lab?reset&token={TOKEN}")
+        self._path = path
+        self._tabs: list[Page] = []
+        self.page = self._open()
+
+    def _open(self) -> Page:
+        separator = "&" if "?" in self._path else "?"
+        return self.open_tab(f"{self._path}{separator}token={TOKEN}")
+
+    def reopen(self) -> None:
+        """Open it anew, for a test of what happens when a page is loaded."""
+        self.close()
+        self.responses.clear()
+        self.page = self._open()
+
+    def close(self) -> None:
+        """Close all its tabs."""
+        while self._tabs:
+            self._tabs.pop().close()
+
+    def tidy(self) -> bool:
+        """Make it as it was after loading, for another test; ``False`` where that cannot be."""
+        if self.page not in self._tabs:
+            return False
+        for tab in self._tabs[1:]:
+            tab.close()
+        del self._tabs[1:]
+        try:
+            self.page.evaluate(_TIDY)
+            self.page.wait_for_function(_IS_TIDY, timeout=5000)
+        except Error:
+            return False
+        # What happened while notebooks were thrown away is not the next test's concern.
+        self.page_errors.clear()
+        self.responses.clear()
+        return True
 
     def open_tab(self, path: str) -> Page:
         """Another tab of the same browser."""
         page = self.context.new_page()
+        self._tabs.append(page)
         page.set_default_timeout(WAIT_MS)
         page.on("pageerror", self._note_error)
         page.on("response", lambda response: self.responses.append(response))
@@ -56,8 +125,7 @@ class Lab:
         return page
 
     def _note_error(self, error: Error) -> None:
-        # JupyterLab's own way of finding out that another tab has the same workspace.
-        if "Window name candidate" not in str(error):
+        if not any(words in f"{error}\n{error.stack}" for words in _OF_JUPYTER):
             self.page_errors.append(str(error))
 
     def execute(self, command: str, **arguments: Any) -> None:
@@ -84,6 +152,10 @@ class Lab:
     def status_item(self) -> Locator:
         """The item in the status bar."""
         return self.page.locator(".jp-ivy-status")
+
+    def wait_for_status(self, text: str) -> None:
+        """Wait until the status bar says so."""
+        expect(self.status_item).to_have_text(text)
 
     def open_notebook(self, name: str) -> None:
         """Open a notebook and wait until its kernel can run cells."""
@@ -117,6 +189,20 @@ class Lab:
     def notification(self, text: str) -> Locator:
         """The notification that says so."""
         return self.page.locator(".Toastify__toast", has_text=text)
+
+    def check_accessible(self, axe_source: str) -> None:
+        """axe-core finds nothing to mend in the panel and the status bar item, in either theme."""
+        self.page.evaluate(f"{axe_source};0")
+        for theme in ("JupyterLab Dark", "JupyterLab Light"):
+            self.execute("apputils:change-theme", theme=theme)
+            self.page.wait_for_selector(f"body[data-jp-theme-name='{theme}']", state="attached")
+            violations = self.page.evaluate(
+                """async () => {
+                  const found = await axe.run('#ivy-sandbox-panel, .jp-ivy-status');
+                  return found.violations.map(one => `${one.id}: ${one.nodes[0].html}`);
+                }"""
+            )
+            assert violations == [], theme
 
     @staticmethod
     def path_of(notebook: str) -> str:

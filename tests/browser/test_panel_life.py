@@ -137,6 +137,7 @@ def test_unreachable_jupyter_server(lab: Lab, sandbox: RunningSandbox) -> None:
     # JupyterLab's own requests failed too.
     assert all("fetch" in error for error in lab.page_errors)
     lab.page_errors.clear()
+    lab.close()  # of no use to other tests
 
 
 def test_busy_kernel(lab: Lab, sandbox: RunningSandbox, countdowns: None) -> None:

@@ -23,6 +23,7 @@ SANDBOX_FIELDS = {
     "local": bool,
     "chat_id": str,
     "default": bool,
+    "account": bool,
     "missing": (str, type(None)),
     "can_create": bool,
     "can_terminate": bool,
@@ -60,6 +61,7 @@ def test_the_list_has_the_default_sandbox_first(jupyter: RunningJupyter, chat_id
     assert set(sandbox["status"]) == STATUS_FIELDS
     assert (sandbox["name"], sandbox["chat_id"]) == (f"Chat {chat_id}", chat_id)
     assert sandbox["default"] is True
+    assert sandbox["account"] is True
     assert sandbox["local"] is False
     assert sandbox["missing"] is None
     assert sandbox["can_create"] is True

@@ -6,13 +6,13 @@ import { Widget } from '@lumino/widgets';
 
 import type { SandboxModel } from '../model';
 import type { IPreferences } from '../preferences';
-import type { Action, ISandbox } from '../protocol';
+import { type Action, isOffer, type ISandbox } from '../protocol';
 import { problemSentence } from '../source';
 import { Banner, SandboxCard } from './card';
 import { make, makeIcon, setShown, setText } from './dom';
 import { SessionsView } from './sessions';
 import type { Ticker } from './ticker';
-import { WelcomeView } from './welcome';
+import { type LocalSandbox, WelcomeView } from './welcome';
 
 export const PANEL_ID = 'ivy-sandbox-panel';
 
@@ -64,7 +64,12 @@ export class SandboxPanel extends Widget {
     ]);
     this._welcome = new WelcomeView(trans, {
       newNotebook: actions.newNotebook,
-      copy: actions.copyText
+      copy: actions.copyText,
+      useLocal: () => {
+        if (this._offeredId !== null) {
+          actions.act(this._offeredId, 'create');
+        }
+      }
     });
     this.node.append(
       header,
@@ -99,10 +104,15 @@ export class SandboxPanel extends Widget {
       this._problem.show(nothing && problemSentence(nothing, trans));
       setText(this._placeholder, trans.__('Asking for the sandboxes…'));
       setShown(this._placeholder, knowledge.kind === 'loading');
-      this._welcome.update(false, false);
+      this._offeredId = null;
+      this._welcome.update(null);
       return;
     }
-    const sandboxes = this._sorted(knowledge.sandboxes);
+    const offered = this._offered();
+    // What is only offered is no sandbox in use.
+    const sandboxes = this._sorted(
+      knowledge.sandboxes.filter(one => one !== offered)
+    );
     this._problem.show(
       knowledge.problem && sandboxes.length === 0
         ? problemSentence(knowledge.problem, trans)
@@ -131,9 +141,16 @@ export class SandboxPanel extends Widget {
         now
       );
     }
-    const unused = sandboxes.every(one => one.sessions.length === 0);
-    const usesLocal = sandboxes.some(one => one.local);
-    this._welcome.update(unused, !usesLocal);
+    const accepted =
+      this._welcome.hasFocusOnOffer && offered === null
+        ? this._offeredId
+        : null;
+    this._offeredId = offered?.id ?? null;
+    this._welcome.update(this._localSandbox(offered));
+    if (accepted !== null) {
+      // The button that had the keyboard focus has become the one on the card.
+      this._entries.get(accepted)?.card.focusAction('create');
+    }
   }
 
   override dispose(): void {
@@ -161,6 +178,35 @@ export class SandboxPanel extends Widget {
         card.tick(now);
       }
     }
+  }
+
+  /** The local sandbox while it is offered: an attempt, also one that failed, is shown as a card. */
+  private _offered(): ISandbox | null {
+    const { model } = this._options;
+    const found = model.sandboxes.find(isOffer);
+    return found &&
+      model.busyAction(found.id) === null &&
+      model.actionProblem(found.id) === null
+      ? found
+      : null;
+  }
+
+  /** What to say of the local sandbox; null when somebody uses a sandbox, and needs no welcome. */
+  private _localSandbox(offered: ISandbox | null): LocalSandbox | null {
+    const { sandboxes } = this._options.model;
+    if (sandboxes.some(one => one.sessions.length > 0)) {
+      return null;
+    }
+    if (offered) {
+      return 'offered';
+    }
+    const local = sandboxes.find(one => one.local);
+    if (local && local.status.state !== 'none') {
+      return 'there';
+    }
+    return local || sandboxes.some(one => one.hasAccount)
+      ? 'unmentioned'
+      : 'explained';
   }
 
   private _sorted(sandboxes: readonly ISandbox[]): ISandbox[] {
@@ -222,5 +268,6 @@ export class SandboxPanel extends Widget {
   private readonly _placeholder = make('p', 'jp-ivy-placeholder');
   private readonly _list = make('div', 'jp-ivy-cards');
   private readonly _welcome: WelcomeView;
+  private _offeredId: string | null = null;
   private _preferences: IPreferences;
 }

@@ -1,63 +1,129 @@
 /** What to do first: shown while no notebook uses a sandbox. */
 
 import type { ITranslate } from '../format';
-import { make, setShown } from './dom';
+import { make, setShown, setText } from './dom';
 
 export interface IWelcomeActions {
   readonly newNotebook: () => void;
   readonly copy: (text: string) => void;
+  /** Start the local sandbox. */
+  readonly useLocal: () => void;
 }
+
+/**
+ * What there is to say of the local sandbox: a button starts it; it is there; it takes a setting
+ * first; or nothing, because there is an account.
+ */
+export type LocalSandbox = 'offered' | 'there' | 'explained' | 'unmentioned';
 
 /** The setting that makes everything use the local sandbox. */
 const LOCAL_SETTING = 'IVY_API_URL=local';
 
+/** What an account needs in the configuration file. */
+const ACCOUNT_SETTINGS = JSON.stringify(
+  { Ivy: { api_key: '', chat_id: '', campaign_id: '' } },
+  null,
+  2
+);
+
 export class WelcomeView {
   constructor(trans: ITranslate, actions: IWelcomeActions) {
-    const create = make('button', 'jp-ivy-button', { type: 'button' }, [
-      trans.__('New notebook')
-    ]);
-    create.addEventListener('click', actions.newNotebook);
-    const copy = make('button', 'jp-ivy-button', { type: 'button' }, [
-      trans.__('Copy setting')
-    ]);
-    copy.addEventListener('click', () => {
+    this._trans = trans;
+    this._useLocal = button(trans.__('Use the local sandbox'));
+    this._useLocal.classList.add('jp-mod-primary');
+    this._useLocal.addEventListener('click', actions.useLocal);
+    this._newNotebook = button(trans.__('New notebook'));
+    this._newNotebook.addEventListener('click', actions.newNotebook);
+    const copySetting = button(trans.__('Copy setting'));
+    copySetting.addEventListener('click', () => {
       actions.copy(LOCAL_SETTING);
     });
-    this._local = make('div', 'jp-ivy-welcome-part', {}, [
-      make('div', 'jp-ivy-section-title', {}, [
-        trans.__('Try it without an account')
-      ]),
-      make('p', '', {}, [
-        trans.__(
-          'The local sandbox runs on this computer and behaves like one on the platform. Set this in the environment of the Jupyter server, and restart the server:'
-        )
-      ]),
+    const copySettings = button(trans.__('Copy settings'));
+    copySettings.addEventListener('click', () => {
+      actions.copy(ACCOUNT_SETTINGS);
+    });
+    this._offer = part(trans.__('Try it without an account'), [
+      trans.__(
+        'The local sandbox runs on this computer and behaves like one on the platform. It costs nothing and starts in a few seconds.'
+      ),
+      this._useLocal
+    ]);
+    this._explanation = part(trans.__('Try it without an account'), [
+      trans.__(
+        'The local sandbox runs on this computer and behaves like one on the platform. Set this in the environment of the Jupyter server, and restart the server:'
+      ),
       make('pre', 'jp-ivy-setting', {}, [LOCAL_SETTING]),
-      copy
+      copySetting
+    ]);
+    this._account = part(trans.__('Use your account'), [
+      trans.__(
+        'Put key, chat and campaign into the file jupyter_ivy_config.json, in a folder that “jupyter --paths” lists under config. No restart is needed.'
+      ),
+      make('pre', 'jp-ivy-setting', {}, [ACCOUNT_SETTINGS]),
+      copySettings
     ]);
     this.node = make('section', 'jp-ivy-welcome', {}, [
-      make('div', 'jp-ivy-section-title', {}, [
-        trans.__('Use it from a notebook')
+      this._offer,
+      part(trans.__('Use it from a notebook'), [
+        this._where,
+        this._newNotebook
       ]),
-      make('p', '', {}, [
-        trans.__(
-          'Cells of a notebook with the kernel “Ivy Sandbox” run in the sandbox. It starts with the first cell, never before.'
-        )
-      ]),
-      create,
-      this._local
+      this._account,
+      this._explanation
     ]);
   }
 
   readonly node: HTMLElement;
 
-  /**
-   * @param offersLocal - Whether the local sandbox is not in use, so that it is worth a word.
-   */
-  update(shown: boolean, offersLocal: boolean): void {
-    setShown(this.node, shown);
-    setShown(this._local, offersLocal);
+  /** Whether the button that starts the local sandbox has the keyboard focus. */
+  get hasFocusOnOffer(): boolean {
+    return document.activeElement === this._useLocal;
   }
 
-  private readonly _local: HTMLElement;
+  /**
+   * @param local - What there is to say of the local sandbox; null hides everything.
+   */
+  update(local: LocalSandbox | null): void {
+    const trans = this._trans;
+    setText(
+      this._where,
+      local === 'there'
+        ? trans.__(
+            'Cells of a notebook with the kernel “Ivy Sandbox” run in this local sandbox.'
+          )
+        : trans.__(
+            'Cells of a notebook with the kernel “Ivy Sandbox” run in the sandbox. It starts with the first cell, never before.'
+          )
+    );
+    this._newNotebook.classList.toggle('jp-mod-primary', local === 'there');
+    setShown(this._offer, local === 'offered');
+    setShown(this._account, local === 'offered');
+    setShown(this._explanation, local === 'explained');
+    setShown(this.node, local !== null);
+  }
+
+  private readonly _trans: ITranslate;
+  private readonly _where = make('p');
+  private readonly _useLocal: HTMLButtonElement;
+  private readonly _newNotebook: HTMLButtonElement;
+  private readonly _offer: HTMLElement;
+  private readonly _explanation: HTMLElement;
+  private readonly _account: HTMLElement;
+}
+
+function button(label: string): HTMLButtonElement {
+  return make('button', 'jp-ivy-button', { type: 'button' }, [label]);
+}
+
+/** A heading, and what stands below it; a text becomes a paragraph. */
+function part(
+  title: string,
+  content: readonly (HTMLElement | string)[]
+): HTMLElement {
+  return make('div', 'jp-ivy-welcome-part', {}, [
+    make('h3', 'jp-ivy-section-title', {}, [title]),
+    ...content.map(one =>
+      typeof one === 'string' ? make('p', '', {}, [one]) : one
+    )
+  ]);
 }

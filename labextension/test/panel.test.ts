@@ -1,0 +1,217 @@
+// @vitest-environment jsdom
+
+import { nullTranslator } from '@jupyterlab/translation';
+import { MessageLoop } from '@lumino/messaging';
+import { Widget } from '@lumino/widgets';
+import { afterEach, describe, expect, it, vi } from 'vitest';
+
+import { SandboxModel } from '../src/model';
+import { DEFAULT_PREFERENCES } from '../src/preferences';
+import { type Action, type ISandbox, parseSandbox } from '../src/protocol';
+import { type ISandboxSource, SourceError } from '../src/source';
+import { type IPanelActions, SandboxPanel } from '../src/views/panel';
+import { Ticker } from '../src/views/ticker';
+import { sandbox, sandboxBody, STARTING } from './samples';
+
+vi.hoisted(() => {
+  // Lumino looks for it when it is loaded, and jsdom has none.
+  vi.stubGlobal('DragEvent', MouseEvent);
+});
+
+const NOT_STARTED = { state: 'none', raw_state: 'none', phase: null };
+const OFFERED = { account: false };
+
+/** A server that knows these sandboxes, and whose answer to an action is awaited by hand. */
+class FakeSource implements ISandboxSource {
+  readonly key = 'http://server/';
+  readonly acts: [string, Action][] = [];
+  answerAct: (answer: ISandbox | SourceError) => void = () => undefined;
+
+  constructor(public answer: ISandbox[]) {}
+
+  list(): Promise<ISandbox[]> {
+    return Promise.resolve(this.answer);
+  }
+
+  act(id: string, action: Action): Promise<ISandbox> {
+    this.acts.push([id, action]);
+    return new Promise((resolve, reject) => {
+      this.answerAct = answer => {
+        if (answer instanceof SourceError) {
+          reject(answer);
+        } else {
+          this.answer = [answer];
+          resolve(answer);
+        }
+      };
+    });
+  }
+
+  // No event stream here: the poll brings all.
+  async *events(): AsyncGenerator<string> {
+    await Promise.reject(new SourceError({ kind: 'no-extension' }));
+  }
+}
+
+const actions = {
+  act: vi.fn<IPanelActions['act']>(),
+  copyId: vi.fn<IPanelActions['copyId']>(),
+  copyText: vi.fn<IPanelActions['copyText']>(),
+  openNotebook: vi.fn<IPanelActions['openNotebook']>(),
+  newNotebook: vi.fn<IPanelActions['newNotebook']>(),
+  restartSession: vi.fn<IPanelActions['restartSession']>()
+};
+
+let open: { panel: SandboxPanel; model: SandboxModel } | null = null;
+
+afterEach(() => {
+  open?.panel.dispose();
+  open?.model.dispose();
+  open = null;
+  vi.clearAllMocks();
+});
+
+/** An open panel that shows what the server knows. */
+async function show(
+  ...sandboxes: ISandbox[]
+): Promise<{ panel: SandboxPanel; source: FakeSource }> {
+  const source = new FakeSource(sandboxes);
+  const model = new SandboxModel({
+    source,
+    platform: { locks: null, openChannel: null }
+  });
+  actions.act.mockImplementation((id, action) => {
+    void model.act(id, action);
+  });
+  const panel = new SandboxPanel(
+    {
+      model,
+      ticker: new Ticker(),
+      trans: nullTranslator.load('ivy-kernel'),
+      actions,
+      isCurrent: () => false
+    },
+    DEFAULT_PREFERENCES
+  );
+  open = { panel, model };
+  Widget.attach(panel, document.body);
+  MessageLoop.flush();
+  model.start();
+  await vi.waitFor(() => {
+    expect(model.knowledge.kind).toBe('sandboxes');
+  });
+  return { panel, source };
+}
+
+function isSeen(node: Element): boolean {
+  return node.closest('[hidden]') === null;
+}
+
+/** The titles of what can be seen: cards, and parts of the welcome. */
+function titles(panel: SandboxPanel): string[] {
+  return [...panel.node.querySelectorAll('[role=heading], h3')]
+    .filter(isSeen)
+    .map(one => one.textContent);
+}
+
+function button(panel: SandboxPanel, label: string): HTMLButtonElement | null {
+  return (
+    [...panel.node.querySelectorAll('button')].find(
+      one => isSeen(one) && one.textContent === label
+    ) ?? null
+  );
+}
+
+describe('the empty state', () => {
+  it('offers the local sandbox to who has no account, and acts by the click only', async () => {
+    const { panel, source } = await show(sandbox(OFFERED, NOT_STARTED));
+    expect(titles(panel)).toEqual([
+      'Try it without an account',
+      'Use it from a notebook',
+      'Use your account'
+    ]);
+    expect(panel.node.textContent).toContain('No sandbox is in use.');
+    expect(source.acts).toEqual([]);
+    button(panel, 'Use the local sandbox')?.click();
+    expect(source.acts).toEqual([['key-1', 'create']]);
+  });
+
+  it('becomes the card of the sandbox, with the focus and a way to a notebook', async () => {
+    const { panel, source } = await show(sandbox(OFFERED, NOT_STARTED));
+    const offer = button(panel, 'Use the local sandbox');
+    offer?.focus();
+    offer?.click();
+    expect(titles(panel)).toEqual(['Local sandbox', 'Use it from a notebook']);
+    expect(document.activeElement?.getAttribute('data-action')).toBe('create');
+    source.answerAct(sandbox(OFFERED, STARTING));
+    await vi.waitFor(() => {
+      expect(panel.node.textContent).toContain('run in this local sandbox');
+    });
+    expect(titles(panel)).toEqual(['Local sandbox', 'Use it from a notebook']);
+    button(panel, 'New notebook')?.click();
+    expect(actions.newNotebook).toHaveBeenCalledOnce();
+  });
+
+  it('says why the local sandbox did not start, and lets it be tried again', async () => {
+    const { panel, source } = await show(sandbox(OFFERED, NOT_STARTED));
+    button(panel, 'Use the local sandbox')?.click();
+    const message = 'The local sandbox did not start; its log is here.';
+    source.answerAct(new SourceError({ kind: 'refused', message }));
+    await vi.waitFor(() => {
+      expect(panel.node.querySelector('[role=alert]')?.textContent).toBe(
+        message
+      );
+    });
+    button(panel, 'Create')?.click();
+    expect(source.acts).toHaveLength(2);
+  });
+
+  it.each([
+    ['there is an account', { account: true }, NOT_STARTED],
+    ['the server does not say so', {}, NOT_STARTED],
+    ['it is there', OFFERED, {}],
+    [
+      'a notebook uses it',
+      { ...OFFERED, sessions: [{ kernel_id: 'k', notebook_path: 'a.ipynb' }] },
+      NOT_STARTED
+    ],
+    ['it is not the default one', { ...OFFERED, default: false }, NOT_STARTED],
+    ['it cannot be created', { ...OFFERED, can_create: false }, NOT_STARTED]
+  ])('shows the card and makes no offer when %s', async (_, fields, state) => {
+    const { panel } = await show(sandbox(fields, state));
+    expect(titles(panel)).toContain('Local sandbox');
+    expect(button(panel, 'Use the local sandbox')).toBeNull();
+  });
+
+  it('tells who lacks a key for the platform which setting means the local sandbox', async () => {
+    const unset = {
+      local: false,
+      can_create: false,
+      missing: 'Set the key.',
+      account: false
+    };
+    const { panel } = await show(sandbox(unset, NOT_STARTED));
+    button(panel, 'Copy setting')?.click();
+    expect(actions.copyText).toHaveBeenCalledWith('IVY_API_URL=local');
+    expect(button(panel, 'Use the local sandbox')).toBeNull();
+  });
+
+  it('says nothing of the local sandbox to who has an account', async () => {
+    const cloud = { local: false, name: 'Chat 7', account: true };
+    const { panel } = await show(sandbox(cloud, NOT_STARTED));
+    expect(titles(panel)).toEqual(['Chat 7', 'Use it from a notebook']);
+  });
+});
+
+describe('parseSandbox', () => {
+  it('takes it that there is an account unless it is told that there is none', () => {
+    const read = (account: unknown): boolean | undefined =>
+      parseSandbox(sandboxBody({ account }))?.hasAccount;
+    expect([read(undefined), read(null), read(true)]).toEqual([
+      true,
+      true,
+      true
+    ]);
+    expect(read(false)).toBe(false);
+  });
+});
