@@ -75,13 +75,19 @@ ROWS = [
 MISSED = """\
 ## Where a target is missed, and what eats it
 
-- A short cell, and the first output: each call starts a Python in the sandbox, which connects to
-  the agent; the rest is HTTP, the agent and the remote ipykernel. A delay adds one round trip.
-- Lag of later output: the agent waits 20 ms for company before it answers, and each answer is a
-  call of its own, with a Python to start; two or three polls in flight hide only a part of that.
-- A 10 MB picture, and large prints: they travel in slices of 1 MB, each a call, compressed and put
-  into text that any tool's result can carry.
-- Interrupts: a call of their own; the rest is the remote ipykernel.
+- A short cell: beyond the round trip and the empty call ("spawn") there are ipykernel's own 5 ms,
+  the same as beside it, and some 10 ms in front end, wrapper kernel, HTTP client and agent.
+- First output: the agent holds it for 20 ms while its cell has only just begun, because most such
+  cells end within that time, and are one request then instead of two.
+- Lag of later output: 5 ms in which the agent waits for company, and then the process that carries
+  the answer must end, for the tool answers only when it has.
+- Prints, and 2,000 updates: bound by the ipykernel in the sandbox, which needs 10 µs for each print
+  there too. The way adds less than a tenth to it, and nothing is lost on it.
+- A 10 MB picture: ipykernel hands it to one other process. Here it passes six, the delaying proxy
+  among them, as one answer of 10 MB; the first of a kernel in three, because answers grow only
+  while they go well.
+- Interrupt: a call of its own, so the target would have to have a "spawn" in it; the rest is the
+  ipykernel in the sandbox, which takes as long as the one beside it.
 """
 
 

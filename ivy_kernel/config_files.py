@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import os
 from pathlib import Path
 from traceback import walk_tb
 
@@ -16,7 +18,25 @@ BASENAME = "jupyter_ivy_config"
 
 def config_file_names(config_path: list[str] | None = None) -> list[Path]:
     """The files that would be read if they existed, best first (``.json`` beats ``.py``)."""
-    directories = jupyter_config_path() if config_path is None else config_path
+    if config_path is None:
+        return _standard_names(tuple(os.environ.get(name) for name in _WHERE))
+    return _names(config_path)
+
+
+_WHERE = (
+    *("JUPYTER_CONFIG_DIR", "JUPYTER_CONFIG_PATH", "JUPYTER_NO_CONFIG", "JUPYTER_PREFER_ENV_PATH"),
+    *("JUPYTER_PLATFORM_DIRS", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "VIRTUAL_ENV"),
+    *("HOME", "USERPROFILE", "APPDATA", "PROGRAMDATA", "XDG_CONFIG_HOME"),
+)
+"""Variables that move Jupyter's configuration; finding it takes longer than the rest of a look."""
+
+
+@functools.lru_cache(maxsize=4)
+def _standard_names(_: tuple[str | None, ...]) -> list[Path]:
+    return _names(jupyter_config_path())
+
+
+def _names(directories: list[str]) -> list[Path]:
     return [
         Path(directory) / f"{BASENAME}.{ending}"
         for directory in directories
