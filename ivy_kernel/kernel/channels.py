@@ -21,12 +21,10 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
+COMM_MESSAGES = ("comm_open", "comm_msg", "comm_close")
 ANSWERED_BESIDE_A_CELL = frozenset(
     {
-        "comm_close",
         "comm_info_request",
-        "comm_msg",
-        "comm_open",
         "complete_request",
         "history_request",
         "inspect_request",
@@ -83,22 +81,26 @@ class ChannelKernel(Kernel):
     async def shell_main(self, subshell_id: str | None, msg: Any) -> None:
         """Called by ipykernel for each message on the shell channel.
 
-        While a cell runs, what needs no sandbox is answered beside it.
+        While a cell runs, what needs no sandbox is answered beside it; messages of widgets always
+        are, because the sandbox takes its time for them, and cells may come meanwhile.
         """
-        if self.cell_parent is None or not self._is_answered_beside_a_cell(msg):
+        if not self._is_handled_beside(self._message_type(msg)):
             await super().shell_main(subshell_id, msg)
             return
-        parent, ident = self.get_parent("shell"), self._shell_ident()
-        try:  # a task has a context of its own, so the cell keeps its parent
+        try:  # a task has a context of its own, so cells keep their parent
             await asyncio.create_task(self.dispatch_shell(msg, subshell_id=subshell_id))
         finally:
-            self.set_parent(ident, parent, channel="shell")
+            # It has changed what threads without a context fall back on. The parent of the cell
+            # that runs now is the right one, which need not be that of before.
+            self.set_parent(self._shell_ident(), self.get_parent("shell"), channel="shell")
             if self.cell_parent is not None:  # front ends show the last state they heard
                 self._publish_status("busy", "shell", parent=self.cell_parent)
 
-    def _is_answered_beside_a_cell(self, msg: Any) -> bool:
-        msg_type = self._message_type(msg)
-        return msg_type in ANSWERED_BESIDE_A_CELL and not self.must_wait(msg_type)
+    def _is_handled_beside(self, msg_type: str) -> bool:
+        if msg_type in COMM_MESSAGES:
+            return True
+        is_answered = msg_type in ANSWERED_BESIDE_A_CELL and not self.must_wait(msg_type)
+        return self.cell_parent is not None and is_answered
 
     @property
     def wire(self) -> Any:

@@ -33,8 +33,9 @@ def run_notebook(server: RunningSandbox, home: Home) -> NotebookNode:
     return notebook
 
 
-def check(notebook: NotebookNode) -> None:
-    """All that the widgets did is in the notebook."""
+def check(notebook: NotebookNode, log: pytest.LogCaptureFixture) -> None:
+    """All that the widgets did is in the notebook, and each cell's end was heard."""
+    assert "Timeout waiting" not in log.text
     last: Any = notebook.cells[-1].outputs[0]
     assert last["data"]["text/plain"] == "6"
     assert [one["text"] for one in notebook.cells[1].outputs] == ["full\n"]
@@ -52,18 +53,18 @@ def check(notebook: NotebookNode) -> None:
 
 @pytest.mark.timeout(240)
 def test_a_widget_notebook_ends_each_time(
-    server: RunningSandbox, new_home: Callable[[], Home]
+    server: RunningSandbox, new_home: Callable[[], Home], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Six runs of six end, with the widgets' state saved."""
     for _ in range(6):
-        check(run_notebook(server, new_home()))
+        check(run_notebook(server, new_home()), caplog)
 
 
 @pytest.mark.thorough
 @pytest.mark.timeout(1200)
 def test_a_widget_notebook_ends_sixty_times(
-    server: RunningSandbox, new_home: Callable[[], Home]
+    server: RunningSandbox, new_home: Callable[[], Home], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Sixty runs of sixty end."""
     for _ in range(60):
-        check(run_notebook(server, new_home()))
+        check(run_notebook(server, new_home()), caplog)

@@ -229,3 +229,36 @@ def test_a_restart_forgets_the_widgets(kernel: KernelDriver) -> None:
     assert kernel.ask("comm_info")["comms"] == {}
     comm(kernel, "comm_msg", comm_id, {"method": "update", "state": {"value": 1}})
     assert kernel.run("'old' in globals()").result == "False"
+
+
+def slow_comm(kernel: KernelDriver, comm_id: str) -> None:
+    """Open a comm whose messages take the sandbox half a second each."""
+    kernel.run(
+        "import time\n"
+        "def open_slow(comm, _):\n"
+        "    comm.on_msg(lambda message: time.sleep(0.5))\n"
+        "get_ipython().kernel.comm_manager.register_target('slow', open_slow)"
+    )
+    comm(kernel, "comm_open", comm_id, {}, target_name="slow")
+
+
+def test_a_callback_that_outlives_its_cell_leaves_the_next_one_its_end(
+    kernel: KernelDriver,
+) -> None:
+    """Sent during one cell and done during another, it changes whose messages are whose in none."""
+    slow_comm(kernel, "slow-1")
+    first = kernel.submit("time.sleep(0.3)\n'first'")
+    begun = kernel.until(first, lambda message: message["msg_type"] == "execute_input")
+    send_comm(kernel, "comm_msg", {"comm_id": "slow-1", "data": {}})
+    second = kernel.submit("time.sleep(0.3)\n'second'")
+    assert kernel.finish(first, earlier=begun, beside=True).result == "'first'"
+    assert kernel.finish(second, beside=True, timeout_seconds=15).result == "'second'"
+
+
+def test_callbacks_before_a_cell_leave_it_its_end(kernel: KernelDriver) -> None:
+    """Several that are done one after the other, while a cell waits for its turn behind them."""
+    slow_comm(kernel, "slow-2")
+    for _ in range(3):
+        send_comm(kernel, "comm_msg", {"comm_id": "slow-2", "data": {}})
+    cell = kernel.submit("'after'")
+    assert kernel.finish(cell, beside=True, timeout_seconds=15).result == "'after'"
