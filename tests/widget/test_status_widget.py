@@ -261,7 +261,8 @@ def test_remote_and_local_widgets_live_side_by_side(shared_kernels: Shared) -> N
         "data": {"method": "update", "state": {"value": 8}, "buffer_paths": []},
     }
     kernel.client.shell_channel.send(kernel.client.session.msg("comm_msg", content))
-    assert kernel.run("slider.value").result == "8"
+    # The move is still under way when the cell comes, which is told again that it is busy.
+    assert kernel.finish(kernel.submit("slider.value"), beside=True).result == "8"
 
     comms = kernel.ask("comm_info", "jupyter.widget")["comms"]
     assert {model_id, remote_id} <= set(comms)
