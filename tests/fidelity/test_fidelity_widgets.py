@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from typing import Any
 
 import pytest
 from kernel_driver import KernelDriver
+from packaging.version import Version
 
 Json = dict[str, Any]
 
@@ -173,6 +175,9 @@ def test_a_reloaded_page_finds_the_widgets(kernel: KernelDriver) -> None:
     assert comm_id in answer["content"]["data"]["states"]
 
 
+@pytest.mark.skipif(
+    Version(version("ipykernel")) < Version("7.4"), reason="ipykernel itself cannot before 7.4"
+)
 def test_widgets_move_while_a_cell_runs(kernel: KernelDriver) -> None:
     """A move during a running async cell reaches it, as in a local kernel."""
     comm_id = model_id(kernel, "live = w.IntSlider(value=0)\nlive")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -93,7 +94,7 @@ def test_a_failing_cell_fails_the_run_and_is_saved(set_variables: Callable[..., 
     (error,) = [output for output in notebook.cells[1].outputs if output.output_type == "error"]
     assert (error.ename, error.evalue) == ("ValueError", "bad reading")
     assert "bad reading" in "\n".join(error.traceback)
-    assert "f()" in "\n".join(error.traceback)
+    assert "f()" in re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error.traceback))
     assert notebook.cells[2].outputs == []
 
 
