@@ -45,7 +45,9 @@ def test_an_interrupt_stops_the_cell_in_the_sandbox(
     cell = kernel.finish(message_id, began=began)
     assert cell.seconds < USABLE_SECONDS
     assert cell.reply["ename"] == "KeyboardInterrupt"
-    assert "Traceback" in "\n".join(cell.reply["traceback"])  # the sandbox's, so it has stopped
+    # The sandbox's traceback, or its word: so it has stopped.
+    said = "\n".join(cell.reply["traceback"])
+    assert "Traceback" in said or "has confirmed" in said
     assert kernel.run("(kept, os.getpid())").result == f"(5, {remote})"
     assert kernel.pid == mine
 
@@ -218,7 +220,5 @@ def test_interrupts_at_any_moment_never_lose_a_reply(kernel: KernelDriver) -> No
         cell = kernel.finish(message_id)
         timer.join()
         kernel.interrupt_replied(sent.pop())
-        # IPython itself, hit while it shows a result, says so on stderr and calls the cell "ok".
-        told = [cell.result, cell.reply.get("ename"), cell.text("stderr").strip()]
-        assert "2" in told or "KeyboardInterrupt" in told, cell
+        assert cell.result == "2" or cell.reply.get("ename") == "KeyboardInterrupt", cell
     assert kernel.run("'usable'").result == "'usable'"
