@@ -15,7 +15,7 @@ import nbformat
 import papermill
 import pytest
 from magic_driver import MagicKernel, magic_variables
-from sandbox_server import RunningSandbox
+from sandbox_server import RunningSandbox, until
 
 from ivy_kernel import embedded
 
@@ -131,7 +131,7 @@ def test_a_kernel_leaves_nothing_running(
     assert set(server.pids()) - before
     kernel.stop()
 
-    assert set(server.pids()) <= before
+    until(lambda: set(server.pids()) <= before, "the end of its last processes")
 
 
 @pytest.fixture(scope="module")
