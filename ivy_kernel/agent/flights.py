@@ -9,6 +9,8 @@ ARMING_SECONDS = 0.05
 """A kernel that has just said "busy" may not listen for SIGINT yet, and would lose it."""
 
 YOUNG_SECONDS = 0.05
+"""Most cells end within this; what they say first can wait for their end."""
+
 REPLY_GRACE_SECONDS = 1.0
 """How long after "idle" a reply may still come; an interrupt at the wrong moment costs it."""
 

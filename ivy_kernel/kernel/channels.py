@@ -68,7 +68,7 @@ class ChannelKernel(Kernel):
     def must_wait(self, msg_type: str) -> bool:
         """Whether a request can only be answered after the running cell.
 
-        Called on the shell channel's thread, for types of `ANSWERED_BESIDE_A_CELL`.
+        Called on the main loop, for types of `ANSWERED_BESIDE_A_CELL`.
         """
         raise NotImplementedError
 
