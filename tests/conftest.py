@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from quiet_ports import use_quiet_ports
+
+use_quiet_ports()
 
 # No test is timed: machines are shared.
 settings.register_profile("untimed", deadline=None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +15,8 @@ from nbclient.exceptions import CellExecutionError, DeadKernelError
 
 from ivy_kernel.cli.base import KERNEL_NAME
 from ivy_kernel.errors import IvyError, UsageError
+
+STARTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +37,21 @@ class FailedCell:
 
 
 class _WatchedClient(NotebookClient):
-    """Shows outputs as they come."""
+    """Shows outputs as they come, and starts the kernel again when it dies before any cell."""
 
     on_output: Callable[[int, Any], None] | None = None
+
+    async def async_start_new_kernel_client(self) -> Any:
+        for _ in range(STARTS - 1):
+            with contextlib.suppress(RuntimeError):  # it died; nothing has run yet
+                return await super().async_start_new_kernel_client()
+            self.km = self.create_kernel_manager()
+            await self.async_start_new_kernel()
+        try:
+            return await super().async_start_new_kernel_client()
+        except RuntimeError as error:
+            atexit.unregister(self._cleanup_kernel)  # which would fail: it has been cleaned up
+            raise DeadKernelError(f"{error}, {STARTS} times") from None
 
     def output(self, outs: list[Any], msg: Any, display_id: str | None, cell_index: int) -> Any:
         result = super().output(outs, msg, display_id, cell_index)
@@ -108,8 +124,10 @@ async def execute_notebook(
             f"The kernelspec {KERNEL_NAME} is not installed in this Python's environment; install "
             f"the package again (pip install ivy-kernel), and see `jupyter kernelspec list`."
         ) from None
-    except DeadKernelError:
-        raise IvyError("The kernel's own process died; see the messages above.") from None
+    except DeadKernelError as error:
+        raise IvyError(
+            f"The kernel's own process died; see the messages above ({error})."
+        ) from None
     return None
 
 

@@ -3,6 +3,7 @@
 ::
 
     app.py               the program around the kernel
+    ports.py             keeps its ports free until it binds them
     kernel.py            the kernel: which request is answered by whom
     channels.py          ipykernel's base class, for a kernel that mostly waits for somebody else
     control_requests.py  debugger and usage, answered by the sandbox

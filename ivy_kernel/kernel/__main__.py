@@ -1,6 +1,11 @@
 """``python -m ivy_kernel.kernel -f CONNECTION_FILE``, as the kernelspec starts it."""
 
-from ivy_kernel.kernel.app import IvyKernelApp
+import sys
+
+from ivy_kernel.kernel.ports import held_ports
 
 if __name__ == "__main__":
-    IvyKernelApp.launch_instance()
+    ports = held_ports(sys.argv)  # before the second that the next import takes
+    from ivy_kernel.kernel.app import IvyKernelApp
+
+    IvyKernelApp.launch_instance(ports=ports)

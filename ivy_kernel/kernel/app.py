@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from ipykernel.kernelapp import IPKernelApp
+from traitlets import Instance
 
 from ivy_kernel.kernel.kernel import IvyKernel
+from ivy_kernel.kernel.ports import HeldPorts
 
 CONTROL_END_SECONDS = 2.0
 
@@ -19,6 +21,13 @@ class IvyKernelApp(IPKernelApp):
     name = "ivy-kernel"
     description = "The Ivy Sandbox kernel: runs cells in the sandbox of an Ivy Biosciences chat."
     kernel_class = IvyKernel
+    ports = Instance(HeldPorts, allow_none=True)
+
+    def init_sockets(self) -> None:
+        """Called by ``initialize``: binds the ports that were kept free for it."""
+        if self.ports is not None:
+            self.ports.release()
+        super().init_sockets()
 
     def start(self) -> None:
         """Called by `launch_instance`; returns when the kernel has been shut down."""

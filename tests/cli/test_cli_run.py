@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -139,6 +140,51 @@ def test_settings_given_as_flags_reach_the_kernel(ivy, server: RunningSandbox) -
     assert server.status("by-flag")["status"] == "active"
 
 
+def kernelspec_that_dies(directory: Path, times: int) -> str:
+    """A kernelspec of our name whose process dies so many times, and is our kernel then."""
+    script = directory / "kernel.py"
+    script.write_text(
+        "import os, pathlib, sys\n"
+        f"tries = pathlib.Path({str(directory / 'tries')!r})\n"
+        "tries.open('a').write('x')\n"
+        f"if tries.stat().st_size <= {times}:\n"
+        "    sys.exit('Address already in use')\n"
+        "os.execv(sys.executable, [sys.executable, '-m', 'ivy_kernel.kernel', *sys.argv[1:]])\n"
+    )
+    spec = {
+        "argv": [sys.executable, str(script), "-f", "{connection_file}"],
+        "display_name": "Ivy Sandbox",
+        "language": "python",
+        "interrupt_mode": "message",
+    }
+    place = directory / "kernels" / "ivy-sandbox"
+    place.mkdir(parents=True)
+    (place / "kernel.json").write_text(json.dumps(spec))
+    return str(directory)
+
+
+def test_a_kernel_that_dies_before_the_first_cell_is_started_again(ivy, tmp_path: Path) -> None:
+    """Two deaths, as of a port that was taken: each cell has run once, in the third process."""
+    write_notebook(ivy.home.work / "a.ipynb", "open('ran', 'a').write('x')", "open('ran').read()")
+    answer = ivy("run", "a.ipynb", JUPYTER_PATH=kernelspec_that_dies(tmp_path, 2))
+    assert answer.returncode == 0, answer
+    cell = cells_of(ivy.home.work / "a.executed.ipynb")[1]
+    assert cell["outputs"][0]["data"]["text/plain"] == ["'x'"]
+    assert (tmp_path / "tries").read_text() == "xxx"
+
+
+def test_a_kernel_that_always_dies_is_told(ivy, tmp_path: Path) -> None:
+    """One sentence after what the kernel itself said, no traceback, no notebook, exit code 1."""
+    write_notebook(ivy.home.work / "a.ipynb", "1")
+    answer = ivy("run", "a.ipynb", JUPYTER_PATH=kernelspec_that_dies(tmp_path, 99))
+    assert answer.returncode == 1, answer
+    assert "Address already in use" in answer.stderr
+    assert "The kernel's own process died; see the messages above" in answer.stderr
+    assert "Traceback" not in answer.stderr + answer.stdout
+    assert not (ivy.home.work / "a.executed.ipynb").exists()
+    assert (tmp_path / "tries").read_text() == "xxx"
+
+
 def test_the_demo_runs_without_an_account(new_ivy: Callable) -> None:
     """It prints cells and outputs, writes the notebook, says how to open it, and needs nothing."""
     ivy = new_ivy()
@@ -157,5 +203,6 @@ def test_the_demo_runs_without_an_account(new_ivy: Callable) -> None:
         again = ivy("status", "--json", "--Ivy.chat_id=demo")
         assert json.loads(again.stdout)["local"] is True
     finally:
-        os.kill(json.loads(runtime.read_text())["pid"], 15)
-        until(lambda: not runtime.exists(), "the local sandbox has ended")
+        if runtime.exists():
+            os.kill(json.loads(runtime.read_text())["pid"], 15)
+            until(lambda: not runtime.exists(), "the local sandbox has ended")

@@ -1,0 +1,92 @@
+"""Keeps the kernel's ports free while the kernel is being imported.
+
+Who starts a kernel picks five free ports, writes them to the connection file and lets them go
+again; ipykernel binds them once it is imported, a second later. Any socket of the machine that gets
+a port of the system's choice in between may have got one of them, and the kernel dies with "Address
+already in use". So they are bound here first thing, without listening, and let go as the kernel
+binds them itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+PATIENCE_SECONDS = 5.0  # for a port that somebody got sooner, and may let go
+_PAUSE_SECONDS = 0.05
+_PORTS = ("shell_port", "iopub_port", "stdin_port", "control_port", "hb_port")
+
+
+class HeldPorts:
+    """The ports of a connection file, bound so that nobody gets them by chance.
+
+    Parameters
+    ----------
+    connection
+        What is in the connection file (jupyter_client, "connection files"). Nothing is held for
+        other transports than ``tcp``.
+    patience_seconds
+        How long to wait for ports that are taken. Those that stay taken are left to ipykernel,
+        which says so.
+    """
+
+    def __init__(
+        self, connection: dict[str, Any], patience_seconds: float = PATIENCE_SECONDS
+    ) -> None:
+        self._sockets: list[socket.socket] = []
+        if connection.get("transport", "tcp") != "tcp":
+            return
+        deadline = time.monotonic() + patience_seconds
+        for name in _PORTS:
+            port = connection.get(name)
+            if isinstance(port, int) and port > 0:
+                self._hold(str(connection.get("ip", "127.0.0.1")), port, deadline)
+
+    def _hold(self, address: str, port: int, deadline: float) -> None:
+        holder = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+        if os.name == "posix":  # as libzmq does: a closed connection's rest is no hindrance
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        while True:
+            try:
+                holder.bind(("0.0.0.0" if address == "*" else address, port))  # noqa: S104 - given
+            except OSError:
+                if time.monotonic() > deadline:
+                    holder.close()
+                    return
+                time.sleep(_PAUSE_SECONDS)
+            else:
+                self._sockets.append(holder)
+                return
+
+    def release(self) -> None:
+        """Let them go; call it just before the kernel binds them."""
+        for holder in self._sockets:
+            holder.close()
+        self._sockets.clear()
+
+
+def held_ports(arguments: Sequence[str]) -> HeldPorts:
+    """Hold the ports of the connection file that a kernel's command line names with ``-f``.
+
+    A file that cannot be read holds nothing: ipykernel reads it again and says what is wrong.
+    """
+    connection: Any = None
+    with contextlib.suppress(OSError, ValueError):
+        connection = json.loads(Path(_connection_file(arguments)).read_bytes())
+    return HeldPorts(connection if isinstance(connection, dict) else {})
+
+
+def _connection_file(arguments: Sequence[str]) -> str:
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        if argument == "-f":
+            return following
+        option, equals, value = argument.partition("=")
+        if equals and option in ("-f", "--f"):
+            return value
+    return ""
