@@ -5,7 +5,7 @@ import sys
 from ivy_kernel.kernel.ports import held_ports
 
 if __name__ == "__main__":
-    ports = held_ports(sys.argv)  # before the second that the next import takes
+    held = held_ports(sys.argv)  # before the second that the next import takes
     from ivy_kernel.kernel.app import IvyKernelApp
 
-    IvyKernelApp.launch_instance(ports=ports)
+    IvyKernelApp.launch_instance(held_ports=held)

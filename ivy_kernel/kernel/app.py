@@ -21,12 +21,12 @@ class IvyKernelApp(IPKernelApp):
     name = "ivy-kernel"
     description = "The Ivy Sandbox kernel: runs cells in the sandbox of an Ivy Biosciences chat."
     kernel_class = IvyKernel
-    ports = Instance(HeldPorts, allow_none=True)
+    held_ports = Instance(HeldPorts, allow_none=True)
 
     def init_sockets(self) -> None:
         """Called by ``initialize``: binds the ports that were kept free for it."""
-        if self.ports is not None:
-            self.ports.release()
+        if self.held_ports is not None:
+            self.held_ports.release()
         super().init_sockets()
 
     def start(self) -> None:
