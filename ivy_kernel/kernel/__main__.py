@@ -2,10 +2,13 @@
 
 import sys
 
-from ivy_kernel.kernel.ports import held_ports
+from ivy_kernel.kernel.ports import PortTakenError, held_ports
 
 if __name__ == "__main__":
-    held = held_ports(sys.argv)  # before the second that the next import takes
+    try:
+        held = held_ports(sys.argv)  # before the second that the next import takes
+    except PortTakenError as error:
+        sys.exit(str(error))
     from ivy_kernel.kernel.app import IvyKernelApp
 
     IvyKernelApp.launch_instance(held_ports=held)

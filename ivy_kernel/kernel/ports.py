@@ -2,14 +2,15 @@
 
 Who starts a kernel picks five free ports, writes them to the connection file and lets them go
 again; ipykernel binds them once it is imported, a second later. Any socket of the machine that gets
-a port of the system's choice in between may have got one of them, and the kernel dies with "Address
-already in use". So they are bound here first thing, without listening, and let go as the kernel
-binds them itself.
+a port of the system's choice in between may have got one of them. Then the kernel dies with
+"Address already in use", or hangs when it was the iopub port. So they are bound here first thing,
+without listening, and let go as the kernel binds them itself.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import socket
@@ -23,6 +24,22 @@ _PAUSE_SECONDS = 0.05
 _PORTS = ("shell_port", "iopub_port", "stdin_port", "control_port", "hb_port")
 
 
+class PortTakenError(Exception):
+    """A port of the connection file stays taken.
+
+    Parameters
+    ----------
+    name, port
+        Which one.
+    """
+
+    def __init__(self, name: str, port: int) -> None:
+        super().__init__(
+            f"The kernel cannot start: its port {port} ({name} of the connection file) is in use "
+            f"by another program. Start it again; it gets other ports then."
+        )
+
+
 class HeldPorts:
     """The ports of a connection file, bound so that nobody gets them by chance.
 
@@ -32,8 +49,12 @@ class HeldPorts:
         What is in the connection file (jupyter_client, "connection files"). Nothing is held for
         other transports than ``tcp``.
     patience_seconds
-        How long to wait for ports that are taken. Those that stay taken are left to ipykernel,
-        which says so.
+        How long to wait for ports that are taken.
+
+    Raises
+    ------
+    PortTakenError
+        When one stays taken. Any other difficulty is left to ipykernel, which says more of it.
     """
 
     def __init__(
@@ -46,22 +67,24 @@ class HeldPorts:
         for name in _PORTS:
             port = connection.get(name)
             if isinstance(port, int) and port > 0:
-                self._hold(str(connection.get("ip", "127.0.0.1")), port, deadline)
+                self._hold(str(connection.get("ip", "127.0.0.1")), name, port, deadline)
 
-    def _hold(self, address: str, port: int, deadline: float) -> None:
+    def _hold(self, address: str, name: str, port: int, deadline: float) -> None:
         holder = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+        self._sockets.append(holder)
         if os.name == "posix":  # as libzmq does: a closed connection's rest is no hindrance
             holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         while True:
             try:
-                holder.bind(("0.0.0.0" if address == "*" else address, port))  # noqa: S104 - given
-            except OSError:
-                if time.monotonic() > deadline:
-                    holder.close()
+                holder.bind(("" if address == "*" else address, port))
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
                     return
+                if time.monotonic() > deadline:
+                    self.release()
+                    raise PortTakenError(name, port) from None
                 time.sleep(_PAUSE_SECONDS)
             else:
-                self._sockets.append(holder)
                 return
 
     def release(self) -> None:
@@ -75,6 +98,11 @@ def held_ports(arguments: Sequence[str]) -> HeldPorts:
     """Hold the ports of the connection file that a kernel's command line names with ``-f``.
 
     A file that cannot be read holds nothing: ipykernel reads it again and says what is wrong.
+
+    Raises
+    ------
+    PortTakenError
+        When one stays taken.
     """
     connection: Any = None
     with contextlib.suppress(OSError, ValueError):

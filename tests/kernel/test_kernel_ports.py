@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +15,7 @@ import pytest
 from jupyter_client.connect import write_connection_file
 from kernel_driver import Home, KernelDriver
 
-from ivy_kernel.kernel.ports import HeldPorts, held_ports
+from ivy_kernel.kernel.ports import HeldPorts, PortTakenError, held_ports
 
 NAMES = ("shell_port", "iopub_port", "stdin_port", "control_port", "hb_port")
 
@@ -71,15 +73,38 @@ def test_a_file_without_ports_is_left_to_ipykernel(tmp_path: Path, content: str 
     held_ports(["kernel"]).release()
 
 
-def test_a_port_that_stays_taken_is_given_up(holding: Callable[..., HeldPorts]) -> None:
-    """It is waited for, and then left to ipykernel; the others are kept."""
+def test_a_port_that_stays_taken_is_named(holding: Callable[..., HeldPorts]) -> None:
+    """It is waited for, and then told; the others are let go."""
     with socket.create_server(("127.0.0.1", 0)) as taken, socket.socket() as chosen:
         chosen.bind(("127.0.0.1", 0))
         free = chosen.getsockname()[1]
         chosen.close()
-        connection = {"shell_port": taken.getsockname()[1], "hb_port": free}
-        holding(connection, patience_seconds=0.2)
-        assert not is_free(free)
+        port = taken.getsockname()[1]
+        with pytest.raises(PortTakenError, match=f"port {port} .hb_port of"):
+            holding({"shell_port": free, "hb_port": port}, patience_seconds=0.2)
+        assert is_free(free)
+
+
+def test_an_address_that_is_none_is_left_to_ipykernel(holding: Callable[..., HeldPorts]) -> None:
+    """What is wrong with it is not that it is taken: no waiting."""
+    holding({"ip": "192.0.2.1", "shell_port": 1234}, patience_seconds=60)
+
+
+@pytest.mark.parametrize("name", ["shell_port", "iopub_port", "hb_port"])
+def test_a_kernel_whose_port_stays_taken_ends(connection_file: str, name: str) -> None:
+    """With exit code 1 and one sentence, whichever port it is; it neither hangs nor lives on."""
+    port = json.loads(Path(connection_file).read_text())[name]
+    with socket.create_server(("127.0.0.1", port)):
+        kernel = subprocess.run(
+            [sys.executable, "-m", "ivy_kernel.kernel", "-f", connection_file],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert kernel.returncode == 1
+    assert kernel.stderr.startswith(f"The kernel cannot start: its port {port} ({name} of")
+    assert "Traceback" not in kernel.stderr
 
 
 def test_a_kernel_starts_though_somebody_had_its_port_for_a_moment(tmp_path: Path) -> None:
