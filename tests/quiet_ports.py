@@ -25,9 +25,11 @@ def use_quiet_ports() -> None:
     if end - _FIRST < 1_000:
         return
 
+    choice = random.SystemRandom()  # no seed of another test has two processes choose alike
+
     def find_available_port(self: LocalPortCache, ip: str) -> int:
         while True:
-            port = random.randrange(_FIRST, end)
+            port = choice.randrange(_FIRST, end)
             with socket.socket() as probe:
                 try:
                     probe.bind((ip, port))

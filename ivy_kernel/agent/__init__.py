@@ -19,6 +19,7 @@ those relatively, because on the far side the package has another name.
     flights.py        the requests that the kernel is working on, and interrupts aimed at them
     kernel.py         what the daemon asks of a kernel process
     ipython_kernel.py a real ipykernel, over its own sockets
+    unnoticed.py      when it has to be woken, because it did not notice a request
     shell_kernel.py   the built-in shell, over a socket pair
     shell/            the built-in shell itself
 """

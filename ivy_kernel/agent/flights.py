@@ -11,7 +11,7 @@ ARMING_SECONDS = 0.05
 YOUNG_SECONDS = 0.05
 """Most cells end within this; what they say first can wait for their end."""
 
-REPLY_GRACE_SECONDS = 1.0
+REPLY_GRACE_SECONDS = 3.0
 """How long after "idle" a reply may still come; an interrupt at the wrong moment costs it."""
 
 ANSWERS_KEPT = 64

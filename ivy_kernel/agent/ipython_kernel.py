@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .kernel import Kernel
+from .unnoticed import Unnoticed
 from .wire import to_json
 
 CHANNELS = ("shell", "iopub", "stdin", "control")
@@ -60,11 +61,14 @@ class IPythonKernel(Kernel):
         self._zmq: Any = importlib.import_module("zmq")
         self._key = os.urandom(16).hex().encode()
         self._sockets: dict[str, Any] = {}
+        self._unnoticed = Unnoticed()
+        self._waker: Any = None
         self._pings = 0
         self._is_ready = False
         self._is_heard = False
         self._info: dict[str, Any] = {}
         prefix = f"{self.directory}/k{self.number}"
+        self._shell_address = f"ipc://{prefix}-{CHANNELS.index('shell') + 1}"
         self.launch(["-c", LAUNCHER, "-f", self._write_connection_file(prefix)])
         self._context = self._zmq.Context()
         identity = os.urandom(8).hex().encode()
@@ -83,11 +87,15 @@ class IPythonKernel(Kernel):
             signature.update(part)
         head = [b"<IDS|MSG>", signature.hexdigest().encode()]
         self._sockets[channel].send_multipart([*head, *parts, *buffers])
+        if channel == "shell":
+            self._unnoticed.sent(json.loads(parts[0].decode("utf-8"))["msg_id"], time.monotonic())
 
     def receive(self, now: float) -> bool:
         """Hand on what has come; while the kernel starts, ask whether it is there."""
         if not self._is_ready and now >= self._next_ping:
             self._ping(now)
+        if self._unnoticed.is_due(now):
+            self._wake()
         got = False
         for channel in ("iopub", "stdin", "shell", "control"):
             for _ in range(MESSAGES_AT_ONCE):
@@ -103,8 +111,9 @@ class IPythonKernel(Kernel):
         return got
 
     def next_time(self) -> float | None:
-        """The time of the next ping."""
-        return None if self._is_ready else self._next_ping
+        """The time of the next ping, or when the kernel should have said something."""
+        times = [self._unnoticed.next_time(), None if self._is_ready else self._next_ping]
+        return min((time for time in times if time is not None), default=None)
 
     def ask_to_stop(self) -> None:
         """Send a ``shutdown_request`` on the control channel."""
@@ -116,6 +125,8 @@ class IPythonKernel(Kernel):
         for socket in self._sockets.values():
             socket.close(0)
         self._sockets.clear()
+        if self._waker is not None:
+            self._waker.close(0)
         self._context.term()
 
     def _write_connection_file(self, prefix: str) -> str:
@@ -163,9 +174,19 @@ class IPythonKernel(Kernel):
         header = to_json(self._header("kernel_info_request"))
         self.send("shell", [header, b"{}", b"{}", b"{}"], [])
 
+    def _wake(self) -> None:
+        """Connect to the shell socket once more, whereby it looks for what has come."""
+        if self._waker is not None:
+            self._waker.close(0)
+        self._waker = self._context.socket(self._zmq.DEALER)
+        self._waker.setsockopt(self._zmq.LINGER, 0)
+        self._waker.connect(self._shell_address)
+
     def _take(self, channel: str, frames: list[bytes]) -> None:
         start = frames.index(b"<IDS|MSG>")
         header, parent, metadata, content = frames[start + 2 : start + 6]
+        if channel in ("shell", "iopub"):
+            self._unnoticed.heard(parent, time.monotonic())
         if PING_PREFIX.encode() in parent:
             self._take_answer_to_ping(channel, content)
         elif b"iopub_welcome" not in header:

@@ -53,7 +53,19 @@ class ChannelKernel(Kernel):
     def start(self) -> None:
         """Called by the application once the sockets are open."""
         super().start()
+        self._send_replies_through_the_stream()
         self.io_loop.add_callback(self._started)
+
+    def _send_replies_through_the_stream(self) -> None:
+        """Do in ipykernel 7.3 what later ones do.
+
+        It sends replies behind the back of the stream that reads the same socket, which then may
+        not see a request that arrives meanwhile, until somebody else connects
+        (https://github.com/ipython/ipykernel/issues/1554).
+        """
+        manager: Any = getattr(self.shell_channel_thread, "manager", None)
+        if hasattr(manager, "_shell_socket"):
+            manager._shell_socket = self.shell_stream
 
     async def _started(self) -> None:
         self.main_loop = asyncio.get_running_loop()

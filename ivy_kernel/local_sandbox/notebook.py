@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ _LONGEST_IPC_PATH = 90
 _LAST_WORDS_SECONDS = 0.2
 _ASK_SECONDS = 0.2
 _SIGNAL_AGAIN_SECONDS = 1.0
+_WAKE_SECONDS = (0.3, 0.6, 1.2, 2.5, 5.0, 10.0, 20.0)
 
 
 class CellTimeoutError(Exception):
@@ -148,8 +150,7 @@ class NotebookKernel:
         client, process = self._client, self._process
         if process is None or client is None:
             return
-        # One more message after the cell tells that it has ended.
-        ended = asyncio.ensure_future(_reply(client, client.kernel_info()))
+        ended = asyncio.ensure_future(_end(client))
         until = asyncio.get_running_loop().time() + grace_seconds
         # A kernel that is just beginning the cell does not listen to signals yet: more than one.
         while not ended.done() and (left := until - asyncio.get_running_loop().time()) > 0:
@@ -213,15 +214,17 @@ async def _follow(client: AsyncKernelClient, message_id: str, outputs: Outputs) 
     """Take the messages of a cell until its reply and idle are both there."""
     reply = asyncio.ensure_future(_reply(client, message_id))
     try:
-        while True:
-            message = await client.iopub_channel.get_msg()
-            if message["parent_header"].get("msg_id") != message_id:
-                continue
-            content = message["content"]
-            if message["msg_type"] != "status":
-                outputs.take(message["msg_type"], content)
-            elif content["execution_state"] == "idle":
-                break
+        with _woken(client) as waking:
+            while True:
+                message = await client.iopub_channel.get_msg()
+                if message["parent_header"].get("msg_id") != message_id:
+                    continue
+                waking.cancel()
+                content = message["content"]
+                if message["msg_type"] != "status":
+                    outputs.take(message["msg_type"], content)
+                elif content["execution_state"] == "idle":
+                    break
         await reply
     finally:
         reply.cancel()
@@ -235,14 +238,44 @@ async def _reply(client: AsyncKernelClient, message_id: str) -> None:
             return
 
 
+async def _end(client: AsyncKernelClient) -> None:
+    """Wait for the end of the running cell, which one more message after it tells."""
+    with _woken(client):
+        await _reply(client, client.kernel_info())
+
+
 async def _until_ready(client: AsyncKernelClient) -> None:
     """Ask until iopub is heard: what it says before we listen is lost."""
-    while True:
-        asked = client.kernel_info()
-        try:
-            while True:
-                message = await asyncio.wait_for(client.iopub_channel.get_msg(), _ASK_SECONDS)
-                if message["parent_header"].get("msg_id") == asked:
-                    return
-        except asyncio.TimeoutError:
-            continue
+    with _woken(client):
+        while True:
+            asked = client.kernel_info()
+            try:
+                while True:
+                    message = await asyncio.wait_for(client.iopub_channel.get_msg(), _ASK_SECONDS)
+                    if message["parent_header"].get("msg_id") == asked:
+                        return
+            except asyncio.TimeoutError:
+                continue
+
+
+@contextmanager
+def _woken(client: AsyncKernelClient) -> Iterator[asyncio.Task[None]]:
+    """Wake the kernel now and then while it should notice a request.
+
+    In ipykernel 7.0 to 7.3 a request may stay in the shell socket until somebody connects to that
+    (https://github.com/ipython/ipykernel/issues/1554).
+    """
+
+    async def wake() -> None:
+        for pause_seconds in _WAKE_SECONDS:
+            await asyncio.sleep(pause_seconds)
+            sockets.append(client.connect_shell())
+
+    sockets: list[Any] = []
+    waking = asyncio.create_task(wake())
+    try:
+        yield waking
+    finally:
+        waking.cancel()
+        for socket in sockets:
+            socket.close(linger=0)
