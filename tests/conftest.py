@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -15,6 +16,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from quiet_ports import use_quiet_ports
 
 use_quiet_ports()
+
+# A shell that runs the suite in the background has it, and all that it starts, ignore Ctrl-C.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No test is timed: machines are shared.
 settings.register_profile("untimed", deadline=None)

@@ -19,6 +19,9 @@ LONGEST_TURN_SECONDS = 0.5
 UNCONFIRMED_SECONDS = 60.0
 IDLE_LIFETIME_SECONDS = 45 * 60.0
 BUSY_LIFETIME_SECONDS = 24 * 3600.0
+ENDING_SECONDS = 10.0
+"""How long an earlier agent may take to end before the next one gives way to it."""
+
 CONTACTS_OF_A_START = 1
 """The call that starts an agent speaks to it once; a second request confirms the start."""
 
@@ -243,7 +246,7 @@ def serve(directory: str, options: dict[str, Any]) -> None:
     if os.fork():
         os._exit(0)
     os.umask(0o077)
-    lock = lock_directory(directory)
+    lock = lock_directory(directory, ENDING_SECONDS)
     if lock is None:
         os._exit(0)
     log = os.open(f"{directory}/agent.log", os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)

@@ -15,9 +15,17 @@ LEFTOVER_SECONDS = 60.0
 """A directory without an agent is left alone for so long: one may be about to start in it."""
 
 
-def lock_directory(directory: str) -> int | None:
-    """Take the directory's lock for as long as the descriptor is open; ``None`` if it is taken."""
-    return _lock(f"{directory}/lock")
+def lock_directory(directory: str, patience_seconds: float = 0.0) -> int | None:
+    """Take the directory's lock for as long as the descriptor is open; ``None`` if it is taken.
+
+    An agent that is ending holds it a little longer than it can be spoken to.
+    """
+    until = time.monotonic() + patience_seconds
+    while True:
+        lock = _lock(f"{directory}/lock")
+        if lock is not None or time.monotonic() >= until:
+            return lock
+        time.sleep(0.02)
 
 
 def remove_directory(directory: str) -> None:

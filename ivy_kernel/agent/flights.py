@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ARMING_SECONDS = 0.05
 """A kernel that has just said "busy" may not listen for SIGINT yet, and would lose it."""
+
+LONGEST_ARMING_SECONDS = 5.0
+"""A cell that ignores SIGINT for longer than this after it began does so on purpose."""
 
 YOUNG_SECONDS = 0.05
 """Most cells end within this; what they say first can wait for their end."""
@@ -136,9 +142,15 @@ class Flights:
         """When the kernel is to be signalled, on the monotonic clock."""
         return self._signal_at
 
-    def take_signal(self, now: float) -> bool:
-        """Whether to signal the kernel now; asked once, answered once."""
+    def take_signal(self, now: float, *, is_ignored: Callable[[], bool] = bool) -> bool:
+        """Whether to signal the kernel now; asked once, answered once.
+
+        Put off while the kernel, which has only begun, still ignores the signal.
+        """
         if self._signal_at is None or now < self._signal_at:
+            return False
+        if now - self._busy_since < LONGEST_ARMING_SECONDS and self._current and is_ignored():
+            self._signal_at = now + ARMING_SECONDS
             return False
         self._signal_at = None
         return bool(self._current)

@@ -33,6 +33,21 @@ try:
 except Exception:
     pass
 iostream.OutStream.flush_interval = 0.03
+try:
+    import fcntl, struct, termios, threading, time
+    flush = iostream.OutStream.flush
+    def flush_children(self):
+        pipe = getattr(self, "_fid", None)
+        if pipe is not None and threading.current_thread() is threading.main_thread():
+            for _ in range(50):
+                waiting = fcntl.ioctl(pipe, termios.FIONREAD, bytes(4))
+                if not struct.unpack("i", waiting)[0]:
+                    break
+                time.sleep(0.001)
+        flush(self)
+    iostream.OutStream.flush = flush_children
+except Exception:
+    pass
 class App(kernelapp.IPKernelApp):
     def init_iopub(self, context):
         context.sndhwm = 0
@@ -40,7 +55,8 @@ class App(kernelapp.IPKernelApp):
 App.launch_instance()
 """
 """Starts ipykernel so that it dies with us (``PR_SET_PDEATHSIG``), shows prints after 30 ms rather
-than 200, and never drops a message because a thousand are waiting (``SNDHWM``)."""
+than 200, and never drops a message because a thousand are waiting (``SNDHWM``). What a child
+process has written is taken before a flush, so that it does not come after the cell's end."""
 
 
 def is_importable() -> bool:

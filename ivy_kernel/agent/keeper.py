@@ -103,6 +103,10 @@ class Keeper:
         if self._kernel is not None:
             self._kernel.interrupt()
 
+    def ignores_interrupts(self) -> bool:
+        """Whether an interrupt would be lost at the moment."""
+        return self._kernel is not None and self._kernel.ignores_interrupts()
+
     def restart(self, restart_id: str, now: float) -> None:
         """End this kernel and start the next; asked politely first, killed after a second."""
         self._restarts.append(restart_id)

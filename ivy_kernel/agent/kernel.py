@@ -115,6 +115,19 @@ class Kernel:
         """Do what Ctrl-C does in a terminal."""
         self.signal(signal.SIGINT)
 
+    def ignores_interrupts(self) -> bool:
+        """Whether the process ignores SIGINT at the moment; false where that is unknown."""
+        if self.process is None:
+            return False
+        try:
+            status = Path(f"/proc/{self.process.pid}/status").read_text()
+        except OSError:
+            return False
+        for line in status.splitlines():
+            if line.startswith("SigIgn:"):
+                return bool(int(line.split()[1], 16) >> (signal.SIGINT - 1) & 1)
+        return False
+
     def kill(self) -> None:
         """End the process group at once."""
         self.signal(signal.SIGKILL)

@@ -259,7 +259,7 @@ class Service:
         self.keeper.run(now)
         for message_id in self._flights.unanswered(now):
             self._event("unanswered", id=message_id)
-        if self._flights.take_signal(now):
+        if self._flights.take_signal(now, is_ignored=self.keeper.ignores_interrupts):
             self.keeper.interrupt()
         self._polls.run(now, running=self.is_busy)
 

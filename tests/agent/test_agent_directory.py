@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -14,6 +15,7 @@ import pytest
 
 from ivy_kernel.agent.directory import (
     LEFTOVER_SECONDS,
+    lock_directory,
     remove_directory,
     remove_leftovers,
 )
@@ -113,3 +115,17 @@ def test_an_end_leaves_a_directory_in_which_another_agent_starts(tmp_path: Path)
     os.close(descriptor)
     remove_directory(str(ours))
     assert not ours.exists()
+
+
+def test_the_next_agent_waits_for_the_end_of_the_one_before(tmp_path: Path) -> None:
+    """One that can no longer be spoken to may still hold the lock: the next does not give way."""
+    path = directory(tmp_path, "ours")
+    descriptor = hold(path / "lock")
+    assert lock_directory(str(path)) is None
+    assert lock_directory(str(path), patience_seconds=0.1) is None
+    ends = threading.Timer(0.5, os.close, [descriptor])
+    ends.start()
+    lock = lock_directory(str(path), patience_seconds=30.0)
+    ends.join()
+    assert lock is not None
+    os.close(lock)

@@ -9,7 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ivy_kernel.agent.flights import ARMING_SECONDS, REPLY_GRACE_SECONDS, Flights
+from ivy_kernel.agent.flights import (
+    ARMING_SECONDS,
+    LONGEST_ARMING_SECONDS,
+    REPLY_GRACE_SECONDS,
+    Flights,
+)
 from ivy_kernel.agent.ledger import Ledger, TakenOverError
 from ivy_kernel.agent.message_log import MessageLog
 from ivy_kernel.agent.polls import Poll, Polls
@@ -203,6 +208,21 @@ def test_an_interrupt_waits_until_the_kernel_listens() -> None:
     assert not flights.take_signal(1.02)
     assert flights.take_signal(1.0 + ARMING_SECONDS)
     assert not flights.take_signal(9.0)
+
+
+def test_an_interrupt_waits_while_a_young_cell_ignores_it() -> None:
+    """It is signalled once it listens; a cell that goes on ignoring it has its way."""
+    flights = Flights()
+    flights.start("m", "execute_request")
+    flights.busy("m", 1.0)
+    flights.interrupt({"id": "1", "target": "m"}, 1.1)
+    assert not flights.take_signal(1.1, is_ignored=lambda: True)
+    assert flights.signal_at == 1.1 + ARMING_SECONDS
+    assert not flights.take_signal(2.0, is_ignored=lambda: True)
+    assert flights.take_signal(3.0, is_ignored=lambda: False)
+    assert flights.signal_at is None
+    flights.interrupt({"id": "2", "target": "m"}, 4.0)
+    assert flights.take_signal(1.1 + LONGEST_ARMING_SECONDS, is_ignored=lambda: True)
 
 
 def test_an_interrupt_asked_twice_signals_once() -> None:

@@ -191,7 +191,7 @@ class Link:
 
     def _send_poll(self, now: float) -> None:
         is_active = self._has_work
-        wait_seconds = self.pacing.wait_seconds()
+        wait_seconds = self.pacing.wait_seconds(now)
         wish: Json = {
             "since": self.inbox.offset,
             "rewind": self._must_rewind,

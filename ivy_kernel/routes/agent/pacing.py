@@ -12,6 +12,10 @@ interrupt would have to queue behind it."""
 HEDGE_SECONDS = 1.0
 IDLE_DELAY_SECONDS = 0.3
 RATE_LIMITED_GRACE_SECONDS = 1.0
+RATE_LIMITED_WAIT_SECONDS = 5.0
+"""The longest wait while only one poll may be in flight for the sake of a rate limit: if its answer
+is lost, nothing else tells of the cell until then."""
+
 RATE_LIMITED_FOR_SECONDS = 60.0
 BACKGROUND_FOR_SECONDS = 60.0
 FULL_WAITS_BEFORE_LONGER = 10
@@ -143,8 +147,10 @@ class Pacing:
             return False
         return self.may_overlap is None or now - self._probed_at > PROBE_AGAIN_SECONDS
 
-    def wait_seconds(self) -> float:
+    def wait_seconds(self, now: float) -> float:
         """How long the next poll may wait."""
+        if self.may_overlap and now < self._rate_limited_until:
+            return min(RATE_LIMITED_WAIT_SECONDS, self.wait_limit_seconds)
         if self.may_overlap:
             return self.wait_limit_seconds
         return min(UNPROBED_WAIT_SECONDS, self.wait_limit_seconds)
