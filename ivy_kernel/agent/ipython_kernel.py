@@ -48,6 +48,11 @@ try:
     iostream.OutStream.flush = flush_children
 except Exception:
     pass
+try:
+    from zmq.utils.garbage import gc
+    gc.start()
+except Exception:
+    pass
 class App(kernelapp.IPKernelApp):
     def init_iopub(self, context):
         context.sndhwm = 0
@@ -56,7 +61,9 @@ App.launch_instance()
 """
 """Starts ipykernel so that it dies with us (``PR_SET_PDEATHSIG``), shows prints after 30 ms rather
 than 200, and never drops a message because a thousand are waiting (``SNDHWM``). What a child
-process has written is taken before a flush, so that it does not come after the cell's end."""
+process has written is taken before a flush, so that it does not come after the cell's end. The
+thread that pyzmq needs for large messages is there from the beginning, lest it be taken for one of
+the user's, which might print at any time."""
 
 
 def is_importable() -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import time
 
 from conftest import StartKernel
 from kernel_driver import KernelDriver
@@ -22,11 +21,12 @@ def test_streams_keep_their_names_and_order(kernel: KernelDriver) -> None:
 def test_output_comes_while_the_cell_runs(kernel: KernelDriver) -> None:
     """A print is seen long before the end of its cell, flushed or not."""
     for flush in ("True", "False"):
-        began = time.monotonic()
-        message_id = kernel.submit(f"import time\nprint('now', flush={flush})\ntime.sleep(3)")
+        message_id = kernel.submit(f"import time\nprint('now', flush={flush})\ntime.sleep(20)")
         earlier = kernel.until(message_id, lambda message: message["msg_type"] == "stream")
-        assert time.monotonic() - began < 2.5
-        kernel.finish(message_id, earlier=earlier)
+        kernel.interrupt()
+        run = kernel.finish(message_id, earlier=earlier)
+        assert run.error is not None, "it was still running"
+        assert run.error["ename"] == "KeyboardInterrupt"
 
 
 def test_the_whole_bundle_arrives(kernel: KernelDriver) -> None:
@@ -99,10 +99,9 @@ def test_an_error_is_the_real_one(kernel: KernelDriver) -> None:
     run = kernel.run("def inner():\n    return {}['missing']\n\ninner()")
     assert run.error["ename"] == "KeyError"
     assert run.error["evalue"] == "'missing'"
-    traceback = "\n".join(run.error["traceback"])
-    assert "inner()" in traceback
-    assert "In[" in traceback
-    assert "ivy" not in traceback
+    assert "inner()" in run.traceback
+    assert "In[" in run.traceback
+    assert "ivy" not in run.traceback
 
 
 def test_user_expressions_and_count(kernel: KernelDriver) -> None:
@@ -162,6 +161,10 @@ def test_subprocesses_are_heard(kernel: KernelDriver) -> None:
     assert "from a shell" in run.text()
     assert run.result == "['one', 'two']"
     run = kernel.run("import subprocess\n_ = subprocess.run(['echo', 'inherited'])")
+    if not run.text():  # ipykernel reads the pipe in a thread, perhaps after the cell's end
+        run.messages += kernel.until(
+            run.messages[0]["parent_header"]["msg_id"], lambda m: m["msg_type"] == "stream"
+        )
     assert run.text() == "inherited\n"
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -93,6 +94,11 @@ class CellRun:
     def outputs(self) -> list[Json]:
         """The output messages."""
         return [message for message in self.messages if message["msg_type"] in _OUTPUTS]
+
+    @property
+    def traceback(self) -> str:
+        """The traceback of the reply, without colours."""
+        return re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(self.reply["traceback"]))
 
     def text(self, name: str = "stdout") -> str:
         """All text of a stream."""

@@ -38,7 +38,7 @@ def test_an_exception_is_an_error_output_and_an_error_reply(kernel: KernelDriver
     cell = kernel.run("def inner():\n    return {}['gone']\ninner()")
     assert cell.reply["status"] == "error"
     assert (cell.reply["ename"], cell.reply["evalue"]) == ("KeyError", "'gone'")
-    assert "inner()" in "\n".join(cell.reply["traceback"])
+    assert "inner()" in cell.traceback
     assert cell.error is not None  # that it equals the reply is checked for each cell
 
 

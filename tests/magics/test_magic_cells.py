@@ -73,7 +73,7 @@ def test_displays_are_updated_and_cleared(kernel: MagicKernel) -> None:
 def test_an_error_has_the_remote_name_value_and_traceback_once(kernel: MagicKernel) -> None:
     """Error output and error reply name the remote exception, with the remote frames alone."""
     cell = kernel.ivy("def inner():\n    raise LookupError('no such gene')\ninner()")
-    text = "\n".join(cell.reply["traceback"])
+    text = cell.traceback
 
     assert cell.reply["ename"] == "LookupError"
     assert cell.reply["evalue"] == "no such gene"
@@ -104,7 +104,7 @@ def test_an_interrupt_stops_the_cell_and_keeps_the_variables(kernel: MagicKernel
 
     assert time.monotonic() - began < 5
     assert cell.reply["ename"] == "KeyboardInterrupt"
-    assert "time.sleep" in "\n".join(cell.reply["traceback"])
+    assert "time.sleep" in cell.traceback
     assert kernel.ivy("before").result == "1"
 
 
