@@ -36,7 +36,7 @@ Json = dict[str, Any]
 
 
 def until(
-    condition: Callable[[], Any], what: str = "the condition", timeout_seconds: float = 10.0
+    condition: Callable[[], Any], what: str = "the condition", timeout_seconds: float = 30.0
 ) -> Any:
     """Wait until ``condition()`` is true and return its value; fail when it takes too long."""
     deadline = time.monotonic() + timeout_seconds
@@ -180,7 +180,7 @@ def running_sandbox(
     root: Path | None = None,
     token: str = "",
     control: bool = True,
-    idle_exit_seconds: float = 600.0,
+    idle_exit_seconds: float = 7200.0,
     environment: Mapping[str, str] | None = None,
     python: str = sys.executable,
     **settings: Any,
@@ -198,7 +198,8 @@ def running_sandbox(
     control
         Whether settings can be changed and counters read while it runs.
     idle_exit_seconds
-        Its idle time; 0 for no end.
+        Its idle time; 0 for no end. The default outlasts every run of the tests, and ends a server
+        whose test process was killed.
     environment
         Further variables of the server's environment.
     python

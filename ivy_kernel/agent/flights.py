@@ -18,7 +18,10 @@ YOUNG_SECONDS = 0.05
 """Most cells end within this; what they say first can wait for their end."""
 
 REPLY_GRACE_SECONDS = 3.0
-"""How long after "idle" a reply may still come; an interrupt at the wrong moment costs it."""
+"""How long after "idle" a reply may still come."""
+
+INTERRUPTED_GRACE_SECONDS = 1.0
+"""The same after an interrupt, which costs the reply when it hits the kernel's own code."""
 
 ANSWERS_KEPT = 64
 
@@ -26,12 +29,18 @@ ANSWERS_KEPT = 64
 class Flight:
     """One request on its way through the kernel."""
 
-    __slots__ = ("idle_at", "needs_idle", "needs_reply")
+    __slots__ = ("idle_at", "is_signalled", "needs_idle", "needs_reply")
 
     def __init__(self, *, needs_reply: bool) -> None:
         self.needs_reply = needs_reply
         self.needs_idle = True
+        self.is_signalled = False
         self.idle_at: float | None = None
+
+    def is_late(self, now: float) -> bool:
+        """Whether the kernel is done with it and will not reply any more."""
+        grace = INTERRUPTED_GRACE_SECONDS if self.is_signalled else REPLY_GRACE_SECONDS
+        return self.idle_at is not None and now - self.idle_at > grace
 
 
 class Flights:
@@ -97,11 +106,7 @@ class Flights:
 
     def unanswered(self, now: float) -> list[str]:
         """Requests that the kernel is done with and did not reply to; they are forgotten."""
-        late = [
-            message_id
-            for message_id, flight in self._flights.items()
-            if flight.idle_at is not None and now - flight.idle_at > REPLY_GRACE_SECONDS
-        ]
+        late = [message_id for message_id, flight in self._flights.items() if flight.is_late(now)]
         for message_id in late:
             del self._flights[message_id]
         return late
@@ -153,6 +158,8 @@ class Flights:
             self._signal_at = now + ARMING_SECONDS
             return False
         self._signal_at = None
+        if self._current in self._flights:
+            self._flights[self._current].is_signalled = True
         return bool(self._current)
 
     def _ended(self, message_id: str, flight: Flight) -> bool:

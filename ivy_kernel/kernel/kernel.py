@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ivy_kernel.kernel.local_shell import LocalShell
     from ivy_kernel.models import Cell, Json, Message, Outcome
 
-INTERRUPT_LATE_SECONDS = 0.1
+INTERRUPT_LATE_SECONDS = 0.3
 """An interrupt may overtake the cell that it is meant for by so much."""
 INTERRUPT_WAIT_SECONDS = 1.0
 QUESTION_SECONDS = 1.0

@@ -22,6 +22,12 @@ _LONGEST_IPC_PATH = 90
 _LAST_WORDS_SECONDS = 0.2
 _ASK_SECONDS = 0.2
 _SIGNAL_AGAIN_SECONDS = 1.0
+_REPLY_SECONDS = 2.0
+_INTERRUPTED = {
+    "ename": "KeyboardInterrupt",
+    "evalue": "",
+    "traceback": ["KeyboardInterrupt"],
+}
 _WAKE_SECONDS = (0.3, 0.6, 1.2, 2.5, 5.0, 10.0, 20.0)
 
 
@@ -225,7 +231,12 @@ async def _follow(client: AsyncKernelClient, message_id: str, outputs: Outputs) 
                     outputs.take(message["msg_type"], content)
                 elif content["execution_state"] == "idle":
                     break
-        await reply
+        # ipykernel replies to nothing when an interrupt hits its own code instead of the cell.
+        await asyncio.wait([reply], timeout=_REPLY_SECONDS)
+        if reply.done():
+            reply.result()
+        elif not outputs.failed:
+            outputs.take("error", _INTERRUPTED)
     finally:
         reply.cancel()
 

@@ -22,6 +22,8 @@ QUESTION_SECONDS = 30.0
 """Time budget of what is asked beside cells, since no interrupt stops it."""
 INTERRUPT_SEND_SECONDS = 0.4
 """How long sending the signal may take before the user gets the prompt back anyway."""
+SIGNAL_SECONDS = 10.0
+"""Time budget of the script that sends it."""
 
 _INTERRUPT = """\
 import os, signal
@@ -83,12 +85,10 @@ class NotebookRoute(PlainRoute):
 
     async def execute(self, cell: Cell, sink: Sink) -> Outcome:
         """Run one cell."""
+        if self._signals:  # one that comes late would stop this cell instead of the one before
+            await asyncio.wait(set(self._signals), timeout=SIGNAL_SECONDS)
         pages = Pages(sink)
-        try:
-            outcome = await self._run(with_pages_shown(cell.code), cell, pages)
-        finally:
-            for signal in self._signals:  # one that comes late would stop the next cell
-                signal.cancel()
+        outcome = await self._run(with_pages_shown(cell.code), cell, pages)
         if outcome.fate == "succeeded":
             outcome.reply["payload"] = pages.payload
         if outcome.fate == "succeeded" and cell.user_expressions:
@@ -136,7 +136,7 @@ class NotebookRoute(PlainRoute):
         if probe is not None and probe.process_start:
             code = _INTERRUPT.format(pid=probe.process_id, start=probe.process_start)
             signal = asyncio.ensure_future(
-                self._tools.run("sandbox_python", code, 10.0, retry=False)
+                self._tools.run("sandbox_python", code, SIGNAL_SECONDS, retry=False)
             )
             # A refused signal is told by the cell's own end: "not confirmed".
             signal.add_done_callback(lambda task: task.cancelled() or task.exception())
@@ -144,6 +144,12 @@ class NotebookRoute(PlainRoute):
             signal.add_done_callback(self._signals.discard)
             await asyncio.wait({signal}, timeout=INTERRUPT_SEND_SECONDS)
         self._call.stop()
+
+    async def close(self, *, keep: bool) -> None:
+        """Nobody waits for a signal any more."""
+        await super().close(keep=keep)
+        for signal in self._signals:
+            signal.cancel()
 
     async def restart(self) -> None:
         """Empty the namespace; modules stay imported, since the platform cannot restart it."""

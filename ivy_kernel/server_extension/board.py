@@ -75,7 +75,7 @@ class Board:
         self._shown: dict[str, ShownSandbox] = {}
         self._default_id = UNSET_ID
         self._sessions: dict[str, list[Json]] = {}
-        self._activity: dict[str, str] = {}
+        self._activity: dict[str, str | None] = {}
         self._seen: tuple[object, tuple[Use, ...]] | None = None
         self._listeners: set[Listener] = set()
         self._lingers_until = float("-inf")
@@ -238,13 +238,14 @@ class Board:
 
     def _poke(self, uses: tuple[Use, ...], kernels: Mapping[str, Attached]) -> None:
         """A kernel that was active may have started its sandbox, which was thought settled."""
-        activity = {use.kernel_id: kernels[use.kernel_id].last_activity for use in uses}
+        seen = self._activity
+        self._activity = {use.kernel_id: kernels[use.kernel_id].last_activity for use in uses}
         for use in uses:
-            if activity[use.kernel_id] != self._activity.get(use.kernel_id):
+            before = seen.get(use.kernel_id)
+            if self._activity[use.kernel_id] != before:
                 shown = self._shown.get(id_of(use.api_url, use.chat_id))
-                if shown is not None and shown.is_settled:
-                    shown.poke()
-        self._activity = activity
+                if shown is not None and shown.is_settled and not shown.poke():
+                    self._activity[use.kernel_id] = before  # it was too soon: next time
 
 
 def _sessions(uses: tuple[Use, ...], kernels: Mapping[str, Attached]) -> dict[str, list[Json]]:

@@ -87,12 +87,17 @@ class ShownSandbox:
             self._watch.close()
             self._watch = None
 
-    def poke(self) -> None:
-        """Something may have changed without us: look soon. Not more often than sensible."""
+    def poke(self) -> bool:
+        """Something may have changed without us: look soon. Not more often than sensible.
+
+        Whether it was looked; if not, the caller should try again later.
+        """
         now = monotonic_seconds()
-        if self._lifecycle is not None and now - self._poked_monotonic > POKE_SECONDS:
-            self._poked_monotonic = now
-            self._lifecycle.poke()
+        if self._lifecycle is None or now - self._poked_monotonic <= POKE_SECONDS:
+            return False
+        self._poked_monotonic = now
+        self._lifecycle.poke()
+        return True
 
     @property
     def is_settled(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -17,7 +18,8 @@ def place() -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix="ivy-"))
     yield path
     for process in _processes_of(path):
-        process.kill()
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
     shutil.rmtree(path, ignore_errors=True)
 
 

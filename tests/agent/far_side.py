@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import secrets
+import signal
 import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -254,7 +255,7 @@ def port_of(server: RunningSandbox) -> int:
     return int(server.url.split(":")[2].split("/")[0])
 
 
-async def until(condition: Callable[[], Any], what: str, timeout_seconds: float = 10.0) -> Any:
+async def until(condition: Callable[[], Any], what: str, timeout_seconds: float = 30.0) -> Any:
     """Wait until a condition holds, and return its value."""
     deadline = time.monotonic() + timeout_seconds
     while True:
@@ -264,6 +265,20 @@ async def until(condition: Callable[[], Any], what: str, timeout_seconds: float 
         if time.monotonic() > deadline:
             raise AssertionError(f"{what} did not happen within {timeout_seconds:g} s")
         await asyncio.sleep(0.01)
+
+
+async def kill(pid: int) -> None:
+    """Kill a process, and wait until it is gone."""
+    os.kill(pid, signal.SIGKILL)
+    await until(lambda: not is_alive(pid), f"the end of process {pid}")
+
+
+def waits_for(path: Path) -> str:
+    """A line of a cell that waits there, for a minute at most, until a test creates a file."""
+    return (
+        "import os, time; until = time.monotonic() + 60\n"
+        f"while not os.path.exists({str(path)!r}) and time.monotonic() < until: time.sleep(0.02)\n"
+    )
 
 
 def is_alive(pid: int) -> bool:

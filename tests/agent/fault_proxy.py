@@ -76,6 +76,10 @@ class FaultProxy:
         self._dice = random.Random(seed)
         self._tasks: set[asyncio.Task[None]] = set()
 
+    def reseed(self, seed: int = 1) -> None:
+        """Let the dice fall as if nothing had come before."""
+        self._dice.seed(seed)
+
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[FaultProxy]:
         """Serve within the ``async with`` block."""

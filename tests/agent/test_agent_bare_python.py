@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from far_side import BareRunner, is_alive, route_over, until
+from far_side import BareRunner, is_alive, route_over, until, waits_for
 
 from ivy_kernel.agent.daemon import remove_directory
 from ivy_kernel.routes.agent import AgentOpened, KernelReady
@@ -83,32 +83,34 @@ def start(place: Path, **options: object) -> tuple[dict[str, object], dict[str, 
 
 async def test_a_start_that_nobody_confirms_ends_by_itself(place: Path) -> None:
     """An agent that is not spoken to a second time goes away, its directory too."""
-    where, _ = start(place, unconfirmed_seconds=0.5)
+    where, _ = start(place, unconfirmed_seconds=3.0)
     assert Path(str(where["directory"])).exists()
-    await until(lambda: not any(place.iterdir()), "the agent's end")
+    await until(lambda: not any(place.iterdir()), "the agent's end", 30)
 
 
 async def test_an_agent_that_nobody_visits_ends_by_itself(place: Path) -> None:
     """After its idle lifetime without contact agent and kernel are gone."""
     runner = BareRunner(sys.executable, BARE, place)
-    async with route_over(runner, place, idle_lifetime_seconds=1.0) as far:
+    async with route_over(runner, place, idle_lifetime_seconds=3.0) as far:
         ran = await far.run("import os; (os.getppid(), os.getpid())")
         pids = [int(text) for text in ran.result.strip("()").split(",")]
-        await until(lambda: not any(map(is_alive, pids)), "the end of both")
+        await until(lambda: not any(map(is_alive, pids)), "the end of both", 30)
         assert not any(place.iterdir())
 
 
-async def test_a_running_cell_keeps_the_agent_alive(place: Path) -> None:
+async def test_a_running_cell_keeps_the_agent_alive(place: Path, tmp_path: Path) -> None:
     """The idle lifetime does not count while a cell runs that nobody listens to."""
     runner = BareRunner(sys.executable, BARE, place)
-    async with route_over(runner, place, session_key="k", idle_lifetime_seconds=2.0) as first:
-        running = first.begin("import time; time.sleep(3); x = 'whole'")
+    async with route_over(runner, place, session_key="k", idle_lifetime_seconds=3.0) as first:
+        running = first.begin(waits_for(tmp_path / "go-on") + "x = 'whole'")
         await until(lambda: runner.calls >= 3, "the submission")
         await until(lambda: first.route.describe()["kernel_kind"], "the kernel")
         await first.route.detach()
         await running.end()
-        await asyncio.sleep(2.5)  # longer than the lifetime: nobody speaks to the agent
+        await asyncio.sleep(4.0)  # longer than the lifetime: nobody speaks to the agent
         async with route_over(runner, place, session_key="k") as second:
+            await second.route.open()
+            (tmp_path / "go-on").touch()
             assert (await second.run("x")).result == "'whole'"
 
 

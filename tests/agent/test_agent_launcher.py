@@ -6,6 +6,7 @@ import asyncio
 import sys
 from pathlib import Path
 
+import pytest
 from far_side import BareRunner, route_over
 
 LARGE = "from IPython.display import display; display({'text/plain': 'x' * 300_000}, raw=True)"
@@ -21,8 +22,11 @@ async def test_a_large_output_is_no_reason_to_listen_between_cells(place: Path) 
         assert far.tools.calls == calls
 
 
-async def test_what_a_child_process_prints_comes_before_the_end(place: Path) -> None:
+async def test_what_a_child_process_prints_comes_before_the_end(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whoever stops listening at the end of a cell, as nbclient does, misses nothing."""
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")  # under which ipykernel ignores child processes
     async with route_over(BareRunner(sys.executable, (), place), place) as far:
         for number in range(20):
             ran = await far.run(f"import subprocess; subprocess.run(['echo', 'child {number}'])")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from far_side import Far, is_alive, route_to, until
+from far_side import Far, is_alive, kill, route_to, until, waits_for
 from sandbox_server import RunningSandbox, running_sandbox
 
 from ivy_kernel.errors import SandboxLostError
@@ -43,7 +43,7 @@ async def test_a_kernel_killed_between_cells(sandbox: RunningSandbox, kernel: st
     """Killed for its memory while idle: the next cell says so instead of running."""
     async with route_to(sandbox, kernel=kernel) as far:
         _, pid = await pids(far)
-        os.kill(pid, signal.SIGKILL)
+        await kill(pid)
         await refused(far, "memory")
         (event,) = far.seen(KernelDied)
         assert (event.exit_code, event.is_told) == (-signal.SIGKILL, False)
@@ -77,7 +77,7 @@ async def test_an_agent_killed_between_cells(sandbox: RunningSandbox) -> None:
     """The next cell says that the agent is gone; its kernel has ended with it."""
     async with route_to(sandbox) as far:
         agent, kernel = await pids(far)
-        os.kill(agent, signal.SIGKILL)
+        await kill(agent)
         await refused(far, "agent has ended")
         assert len(far.seen(AgentLost)) == 1
         await until(lambda: not is_alive(kernel), "the kernel's end")
@@ -113,7 +113,7 @@ async def test_an_agent_that_another_client_started_anew(sandbox: RunningSandbox
         route_to(sandbox, "anew", session_key="k", kernel="shell") as other,
     ):
         agent, _ = await pids(far)
-        os.kill(agent, signal.SIGKILL)
+        await kill(agent)
         await other.run("x = 2")
         with pytest.raises(SandboxLostError, match="started anew"):
             await far.run("x = 3")
@@ -128,8 +128,7 @@ async def test_a_kernel_that_dies_again_and_again(sandbox: RunningSandbox, kerne
             assert (await far.run("import os; os._exit(3)")).fate == "lost"
             assert (await far.run("6 * 7")).result == "42"
         _, pid = await pids(far)
-        os.kill(pid, signal.SIGKILL)
-        await until(lambda: not is_alive(pid), "the kernel's end")
+        await kill(pid)
         await refused(far, "memory")
 
 
@@ -137,33 +136,35 @@ async def test_restart_needs_no_complaint_after_a_death(sandbox: RunningSandbox)
     """A user who restarts knows that the variables are gone."""
     async with route_to(sandbox, kernel="shell") as far:
         _, pid = await pids(far)
-        os.kill(pid, signal.SIGKILL)
+        await kill(pid)
         await far.route.restart()
         assert (await far.run("'x' in globals()")).result == "False"
 
 
-async def test_output_nobody_fetched_is_dropped_and_counted(sandbox: RunningSandbox) -> None:
+async def test_output_nobody_fetched_is_dropped_and_counted(
+    sandbox: RunningSandbox, tmp_path: Path
+) -> None:
     """Above its limit the log drops output, says how much, and still tells how the cell ended."""
     options = {"session_key": "full", "kernel": "shell", "log_limit_bytes": 200_000}
     async with route_to(sandbox, "full", **options) as first:
         await first.run("1")
         running = first.begin(
-            "import time\nprint('on', flush=True)\ntime.sleep(0.5)\n"
-            "for i in range(100):\n    print('x' * 20_000, flush=True)\nx = 'end'"
+            f"print('on', flush=True)\n{waits_for(tmp_path / 'alone')}"
+            "for i in range(100):\n    print('x' * 20_000, flush=True)\n"
+            f"x = 'end'\nopen({str(tmp_path / 'done')!r}, 'w').close()"
         )
         await until(lambda: running.text, "first output")
         await first.route.detach()
         async with route_to(sandbox, "full", **options) as second:
-            done = Path(sandbox.root, "full", "done")
             await running.end()
+            (tmp_path / "alone").touch()
+            await until((tmp_path / "done").exists, "the end of the output")
             await second.route.open()
             await until(
                 lambda: [m for m in second.background if m.channel == "shell"], "the old reply"
             )
             assert (await second.run("x")).result == "'end'"
-            (dropped,) = second.seen(OutputDropped)
-            assert dropped.message_count > 0
-            assert not done.exists()
+            assert sum(event.message_count for event in second.seen(OutputDropped)) > 0
 
 
 async def test_an_ipykernel_that_cannot_start_gives_way_to_the_shell(

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ivy_kernel.agent.flights import (
     ARMING_SECONDS,
+    INTERRUPTED_GRACE_SECONDS,
     LONGEST_ARMING_SECONDS,
     REPLY_GRACE_SECONDS,
     Flights,
@@ -258,10 +259,17 @@ def test_an_end_needs_reply_and_idle() -> None:
 
 
 def test_a_reply_that_never_comes_is_given_up() -> None:
-    """An interrupt in a bad moment costs the reply; that is noticed after a grace."""
+    """That is noticed after a grace, and sooner when an interrupt in a bad moment may cost it."""
     flights = Flights()
     flights.start("m", "execute_request")
     flights.idle("m", 1.0)
     assert flights.unanswered(1.5) == []
+    assert flights.unanswered(1.1 + INTERRUPTED_GRACE_SECONDS) == []
     assert flights.unanswered(1.1 + REPLY_GRACE_SECONDS) == ["m"]
     assert len(flights) == 0
+    flights.start("n", "execute_request")
+    flights.busy("n", 10.0)
+    flights.interrupt({"id": "i", "target": "n"}, 11.0)
+    assert flights.take_signal(11.0)
+    flights.idle("n", 12.0)
+    assert flights.unanswered(12.1 + INTERRUPTED_GRACE_SECONDS) == ["n"]

@@ -33,12 +33,12 @@ def test_until_calls_may_overlap_one_poll_waits_a_second() -> None:
     """An interrupt must never queue behind a long wait."""
     pacing = Pacing(wait_seconds=25)
     pacing.submitted(0.0)
-    assert pacing.wait_seconds() == 1.0
+    assert pacing.wait_seconds(9.0) == 1.0
     assert pacing.polls_wanted(5.0, is_active=True) == 1
     pacing.may_overlap = False
-    assert pacing.wait_seconds() == 1.0
+    assert pacing.wait_seconds(9.0) == 1.0
     pacing.may_overlap = True
-    assert pacing.wait_seconds() == 25.0
+    assert pacing.wait_seconds(9.0) == 25.0
 
 
 def test_a_short_cell_has_one_poll_a_longer_one_two_a_chatty_one_three() -> None:
@@ -121,13 +121,18 @@ def test_where_calls_are_queued_nothing_is_listened_to() -> None:
 
 
 def test_a_rate_limit_makes_the_link_modest() -> None:
-    """After a 429 there is one poll, and output is collected for a second."""
+    """After a 429 there is one poll, and output is collected for a second.
+
+    Nothing else would tell of a cell whose poll is lost, so that it does not wait for long.
+    """
     pacing = Pacing(may_overlap=True)
     pacing.submitted(0.0)
     heard(pacing, 1.0, has_output=True)
     pacing.failed(api_error(429), 2.0, asked=25, lasted=0.1)
     assert pacing.polls_wanted(3.0, is_active=True) == 1
     assert pacing.grace(3.0) == 1.0
+    assert pacing.wait_seconds(3.0) == 5.0
+    assert pacing.wait_seconds(100.0) == 25.0
     assert pacing.polls_wanted(100.0, is_active=True) == 3
 
 
@@ -135,14 +140,14 @@ def test_the_cap_of_a_tool_is_learnt_and_tried_again_later() -> None:
     """A poll that was ended early shortens the next ones; many whole waits lengthen them."""
     pacing = Pacing(wait_seconds=25, may_overlap=True)
     pacing.failed(api_error(504), 3.0, asked=25, lasted=3.0)
-    shorter = pacing.wait_seconds()
+    shorter = pacing.wait_seconds(9.0)
     assert shorter < 3.0
     for _ in range(10):
         pacing.waited(shorter)
-    assert shorter < pacing.wait_seconds() <= 25
-    longer = pacing.wait_seconds()
+    assert shorter < pacing.wait_seconds(9.0) <= 25
+    longer = pacing.wait_seconds(9.0)
     pacing.failed(errors.NoAnswerError("x"), 3.0, asked=25, lasted=2.0)
-    assert pacing.wait_seconds() == longer
+    assert pacing.wait_seconds(9.0) == longer
 
 
 def test_queueing_is_believed_when_it_is_seen_twice() -> None:
@@ -167,8 +172,9 @@ def test_retry_after_is_the_pause(after_seconds: float) -> None:
     assert Backoff().failed(api_error(429, after_seconds)) == after_seconds
 
 
-def test_pauses_grow_and_end_with_a_success() -> None:
+def test_pauses_grow_and_end_with_a_success(monkeypatch: pytest.MonkeyPatch) -> None:
     """Failures in a row are paused for longer, at most a few seconds."""
+    monkeypatch.setattr("ivy_kernel.routes.agent.retrying.random.uniform", lambda low, high: 1.0)
     backoff = Backoff()
     pauses = [backoff.failed(errors.NoAnswerError("x")) for _ in range(30)]
     assert pauses[0] < 0.1 < pauses[8] < pauses[-1] <= 4.0

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from far_side import BareRunner, Far, Gate, Running, is_alive, route_over, until, wrong_key
+from far_side import BareRunner, Far, Gate, Running, is_alive, kill, route_over, until, wrong_key
 
 from ivy_kernel.errors import CredentialsError, NoAnswerError, SandboxLostError
 from ivy_kernel.models import Message
@@ -80,7 +78,7 @@ async def test_an_agent_that_was_replaced_while_calls_were_refused(
     monkeypatch.setattr(f"{HEALTH}.REFUSED_SECONDS", 0.3)
     running, agent, kernel = await begun(far)
     await given_up(far, running)
-    os.kill(agent, signal.SIGKILL)
+    await kill(agent)
     await until(lambda: not is_alive(kernel), "the kernel's end")
     far.tools.refusal = None
     with pytest.raises(SandboxLostError, match="agent was started anew"):
@@ -96,8 +94,7 @@ async def test_a_kernel_that_died_while_calls_were_refused(
     monkeypatch.setattr(f"{HEALTH}.REFUSED_SECONDS", 0.3)
     running, _, kernel = await begun(far)
     await given_up(far, running)
-    os.kill(kernel, signal.SIGKILL)
-    await until(lambda: not is_alive(kernel), "the kernel's end")
+    await kill(kernel)
     far.tools.refusal = None
     with pytest.raises(SandboxLostError, match="variables are gone"):
         await far.run("ran = True")
@@ -112,12 +109,11 @@ async def test_a_death_is_told_in_every_agent(far: Far) -> None:
         await far.run("x = 1")
         await far.route.restart()
     ran = await far.run("import os; os.getppid()")
-    os.kill(int(ran.result), signal.SIGKILL)
+    await kill(int(ran.result))
     with pytest.raises(SandboxLostError):
         await far.run("1")
     kernel = int((await far.run("import os; os.getpid()")).result)
-    os.kill(kernel, signal.SIGKILL)
-    await until(lambda: not is_alive(kernel), "the kernel's end")
+    await kill(kernel)
     with pytest.raises(SandboxLostError, match="memory"):
         await far.run("1")
     assert (await far.run("7")).result == "7"
@@ -148,7 +144,7 @@ async def test_questions_and_widgets_start_no_agent(far: Far) -> None:
 async def test_questions_do_not_look_for_an_agent_that_was_lost(far: Far) -> None:
     """After the end of the agent, questions make no calls until a cell has found the next."""
     ran = await far.run("import os; os.getppid()")
-    os.kill(int(ran.result), signal.SIGKILL)
+    await kill(int(ran.result))
     with pytest.raises(SandboxLostError):
         await far.run("1")
     calls = far.tools.calls

@@ -115,7 +115,7 @@ async def test_figures_are_shown(far: Far) -> None:
     assert len(shown) == 2
     assert all(data["image/png"].startswith("iVBORw0KGgo") for data in shown)
     assert "with 1 Axes" in shown[0]["text/plain"]
-    assert ran.text == ""
+    assert "UserWarning" not in ran.text
 
 
 async def test_a_traceback_begins_in_the_cell(far: Far) -> None:
@@ -222,7 +222,7 @@ async def test_an_interrupt_reaches_a_child_and_an_await(far: Far) -> None:
         running = far.begin("import asyncio\n" + code)
         await until(lambda r=running: r.text, "first output")
         await far.route.interrupt(running.message_id)
-        assert (await asyncio.wait_for(running.end(), 5)).fate == "interrupted"
+        assert (await asyncio.wait_for(running.end(), 20)).fate == "interrupted"
     assert (await far.run("await asyncio.sleep(0, 1)")).result == "1"
 
 

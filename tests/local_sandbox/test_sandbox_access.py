@@ -234,16 +234,18 @@ def test_another_method_is_405(owned: RunningSandbox) -> None:
 @pytest.mark.parametrize("form", ["seconds", "date", "none"])
 def test_rate_limit_is_429_with_retry_after(form: str) -> None:
     """Too many requests are refused, with Retry-After in the configured form, until it is over."""
-    rule = {"requests": 2, "per_seconds": 1, "retry_after": form}
+    rule = {"requests": 2, "per_seconds": 5, "retry_after": form}
     with running_sandbox(control=False, rate_limit=rule) as server:
+        began = time.monotonic()
         answers = [server.call("GET", _STATUS) for _ in range(3)]
         assert [status for status, _, _ in answers] == [200, 200, 429]
         retry_after = answers[2][1]["Retry-After"]
         if form == "seconds":
-            assert retry_after == "1"
+            assert began + 5 - time.monotonic() <= int(retry_after) <= 5
         elif form == "date":
             wait = parsedate_to_datetime(retry_after).timestamp() - time.time()
-            assert -1 < wait < 3
+            # A date has whole seconds.
+            assert began + 4 - time.monotonic() <= wait <= 5
         else:
             assert retry_after is None
         until(lambda: server.call("GET", _STATUS)[0] == 200, "asking is allowed again")
@@ -282,16 +284,18 @@ def test_connections_are_kept_and_answers_are_prompt(server: RunningSandbox) -> 
     where = urlsplit(server.url)
     connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=10)
     headers = {"Authorization": f"Bearer {server.token}"}
-    began = time.monotonic()
+    took = []
     for _ in range(100):
+        began = time.monotonic()
         connection.request("GET", f"/api{_STATUS}", headers=headers)
         answer = connection.getresponse()
         assert answer.status == 200
         answer.read()
-    took = time.monotonic() - began
+        took.append(time.monotonic() - began)
     connection.close()
-    # With Nagle's algorithm and delayed acknowledgements each would take 40 ms.
-    assert took < 3
+    # With Nagle's algorithm and delayed acknowledgements all but the first would take 40 ms; a
+    # busy machine makes some slow, but not nine of ten.
+    assert sorted(took)[10] < 0.02
 
 
 def _send_and_leave(server: RunningSandbox, chat: str, code: str, begun: str) -> None:

@@ -22,9 +22,9 @@ def test_a_chat_without_a_sandbox_has_status_none(server: RunningSandbox) -> Non
 
 def test_provisioning_goes_through_its_phases_with_an_eta() -> None:
     """compute, mount and ready follow each other while the estimate falls."""
-    with running_sandbox(provision_seconds={"compute": 1.1, "mount": 0.5}) as server:
+    with running_sandbox(provision_seconds={"compute": 2.1, "mount": 2.5}) as server:
         first = server.create("c")
-        assert first == {"status": "provisioning", "phase": "compute", "etaSeconds": 2}
+        assert first == {"status": "provisioning", "phase": "compute", "etaSeconds": 5}
         seen = [server.status("c")]
 
         def active() -> bool:
@@ -36,7 +36,8 @@ def test_provisioning_goes_through_its_phases_with_an_eta() -> None:
     assert sorted(set(phases), key=phases.index) == ["compute", "mount", "ready"]
     etas = [status["etaSeconds"] for status in seen if status["status"] == "provisioning"]
     assert etas == sorted(etas, reverse=True)
-    assert set(etas) == {1, 2}
+    assert set(etas) <= {1, 2, 3, 4, 5}
+    assert etas[0] > etas[-1]
     assert all(status["createdAt"].endswith("Z") for status in seen)
     assert "etaSeconds" not in seen[-1]
 
@@ -59,7 +60,7 @@ def test_a_tool_without_a_sandbox_is_404(server: RunningSandbox) -> None:
 
 def test_concurrent_creates_start_one_sandbox() -> None:
     """Of many creates one starts, the others are 202 deduped; later ones 200 ready."""
-    with running_sandbox(provision_seconds={"compute": 0.6, "mount": 0.0}) as server:
+    with running_sandbox(provision_seconds={"compute": 4.0, "mount": 0.0}) as server:
         answers: list[tuple[int, Json]] = []
 
         def create() -> None:

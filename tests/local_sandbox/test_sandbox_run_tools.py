@@ -255,7 +255,7 @@ def test_a_cell_that_ignores_interrupts_loses_its_kernel(
     )
     path = f"/v1/sandbox/{shared_chat}/tool/sandbox_notebook"
     server.tool(shared_chat, "sandbox_notebook", code="x = 1")
-    status, _, answer = server.call("POST", path, {"code": code, "timeout": 0.5})
+    status, _, answer = server.call("POST", path, {"code": code, "timeout": 3})
     assert status == 504
     assert "killed" in answer["error"]
     assert (
@@ -268,16 +268,21 @@ def test_a_cell_that_only_waited_says_that_it_never_ran(
 ) -> None:
     """A cell whose time is up in the queue is 504, was not run, and the answer says so."""
     server.tool(shared_chat, "sandbox_notebook", code="ran = False")
+    code = (
+        "import os, time\nopen('begun', 'w').close()\n"
+        "while not os.path.exists('may-end'): time.sleep(0.02)"
+    )
     first = threading.Thread(
-        target=server.tool,
-        args=(shared_chat, "sandbox_notebook"),
-        kwargs={"code": "open('begun', 'w').close(); import time; time.sleep(1)"},
+        target=server.tool, args=(shared_chat, "sandbox_notebook"), kwargs={"code": code}
     )
     first.start()
-    until((server.root / shared_chat / "begun").exists, "the first cell runs")
     path = f"/v1/sandbox/{shared_chat}/tool/sandbox_notebook"
-    status, _, answer = server.call("POST", path, {"code": "ran = True", "timeout": 0.2})
-    first.join()
+    try:
+        until((server.root / shared_chat / "begun").exists, "the first cell runs")
+        status, _, answer = server.call("POST", path, {"code": "ran = True", "timeout": 0.2})
+    finally:
+        (server.root / shared_chat / "may-end").touch()
+        first.join()
     assert status == 504
     assert "never ran" in answer["error"]
     shown = server.tool(shared_chat, "sandbox_notebook", code="ran")["outputs"][0]
@@ -324,9 +329,12 @@ def test_a_background_process_that_holds_stdout_does_not_hold_the_call(
     server: RunningSandbox, shared_chat: str
 ) -> None:
     """The call ends with its shell, and what it left behind may go on printing."""
-    command = "(for i in 1 2 3; do sleep 0.3; echo later; done; touch survived) & echo now"
+    command = (
+        "(while [ ! -e may-print ]; do sleep 0.05; done\n"
+        "for i in 1 2 3; do echo later; sleep 0.3; done; touch survived) & echo now"
+    )
     assert server.tool(shared_chat, "sandbox_exec", command=command)["stdout"] == "now\n"
-    assert not (server.root / shared_chat / "survived").exists()
+    (server.root / shared_chat / "may-print").touch()
     until((server.root / shared_chat / "survived").exists, "the background process ended by itself")
 
 

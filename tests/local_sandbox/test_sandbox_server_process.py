@@ -40,7 +40,8 @@ def _fill_with_processes(server: RunningSandbox) -> list[int]:
     inside = server.pids()
     assert int(daemon_file.read_text()) in inside
     below = [child.pid for child in psutil.Process(server.pid).children(recursive=True)]
-    assert set(inside) <= set(below)
+    # The daemon starts short processes all the time: one of them may have ended in between.
+    assert {pid for pid in inside if _alive(pid)} <= set(below)
     return [server.pid, *below]
 
 
@@ -246,16 +247,16 @@ def test_runtime_file_is_removed_when_the_server_is_killed() -> None:
 
 def test_an_idle_server_ends_by_itself() -> None:
     """Without requests and busy processes it stops after the idle time, with exit code 0."""
-    with running_sandbox(idle_exit_seconds=0.6) as server:
+    with running_sandbox(idle_exit_seconds=3.0) as server:
         server.ready("c")
         server.tool("c", "sandbox_exec", command="sleep 300 &")
-        assert server.process.wait(15) == 0
+        assert server.process.wait(30) == 0
         assert not server.runtime_file.exists()
 
 
 def test_a_refused_request_does_not_keep_it_alive() -> None:
     """Requests without an accepted token do not count."""
-    with running_sandbox(idle_exit_seconds=0.6) as server:
+    with running_sandbox(idle_exit_seconds=3.0) as server:
 
         def knocked_and_gone() -> bool:
             if server.process.poll() is None:
@@ -263,23 +264,23 @@ def test_a_refused_request_does_not_keep_it_alive() -> None:
                     server.call("GET", "/v1/sandbox/c/status", headers={})
             return server.process.poll() == 0
 
-        until(knocked_and_gone, "it stopped", 15)
+        until(knocked_and_gone, "it stopped")
 
 
 def test_a_busy_process_keeps_it_alive() -> None:
     """While a process of a sandbox computes, the server stays, although nobody asks."""
-    with running_sandbox(idle_exit_seconds=0.8) as server:
+    with running_sandbox(idle_exit_seconds=3.0) as server:
         server.ready("c")
-        code = "import time; end = time.time() + 2.5\nwhile time.time() < end: pass"
+        code = "import time; end = time.time() + 6\nwhile time.time() < end: pass"
         began = time.monotonic()
         server.tool("c", "sandbox_exec", command=f"python -c '{code}' > /dev/null 2>&1 &")
-        assert server.process.wait(20) == 0
-        assert time.monotonic() - began > 2.5
+        assert server.process.wait(40) == 0
+        assert time.monotonic() - began > 6
 
 
 def test_a_call_in_flight_keeps_it_alive() -> None:
     """A call that sleeps longer than the idle time still gets its answer."""
-    with running_sandbox(idle_exit_seconds=0.4) as server:
+    with running_sandbox(idle_exit_seconds=3.0) as server:
         server.ready("c")
-        code = "import time; time.sleep(1.5); print('whole')"
+        code = "import time; time.sleep(5); print('whole')"
         assert server.tool("c", "sandbox_python", code=code)["stdout"] == "whole\n"
