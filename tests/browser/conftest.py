@@ -53,6 +53,13 @@ def chromium() -> str | None:
     return os.environ.get("IVY_TEST_CHROMIUM") or shutil.which("chromium")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give each browser test the time for several of its waits."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.timeout(5 * WAIT_MS / 1000))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _required() -> None:
     """Skip, with the reason, where the tests cannot run; fail where they must (in CI)."""
@@ -197,8 +204,7 @@ def lab(
     """
     window = _kept_windows.pop() if _kept_windows else Lab(_browser, running, "lab?reset")
     # The sandbox was terminated behind the server's back, who would notice later.
-    (shown,) = running.call("GET", "ivy/sandboxes")["sandboxes"]
-    running.call("POST", f"ivy/sandboxes/{shown['id']}/reconnect", {})
+    window.reconnect()
     window.wait_for_status("Ivy: Not started")
     try:
         yield window

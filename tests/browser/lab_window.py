@@ -9,7 +9,7 @@ from lab_server import TOKEN, RunningLab
 from playwright.sync_api import BrowserContext, Error, Locator, Page, Response, expect
 from sandbox_server import RunningSandbox, until
 
-WAIT_MS = 15_000
+WAIT_MS = 60_000
 
 _KERNEL_IS_READY = """() => {
   const context = window.jupyterapp?.shell.currentWidget?.context?.sessionContext;
@@ -181,6 +181,11 @@ class Lab:
         self.running.call("POST", f"ivy/sandboxes/{shown['id']}/create", {})
         chat_id = shown["chat_id"]
         until(lambda: sandbox.status(chat_id)["status"] == "active", "the sandbox is active")
+
+    def reconnect(self) -> None:
+        """Have the server extension ask for the sandbox's status, whatever state it is in."""
+        (shown,) = self.running.call("GET", "ivy/sandboxes")["sandboxes"]
+        self.running.call("POST", f"ivy/sandboxes/{shown['id']}/reconnect", {})
 
     def state(self, page: Page | None = None) -> Locator:
         """The state of the first sandbox in the panel."""

@@ -29,7 +29,7 @@ def test_all_tabs_see_a_change(lab: Lab, sandbox: RunningSandbox) -> None:
     expect(lab.state(other)).to_have_text("Not started")
     lab.panel.get_by_role("button", name="Create").click()
     expect(lab.state()).to_have_text("Active")
-    expect(lab.state(other)).to_have_text("Active", timeout=3000)
+    expect(lab.state(other)).to_have_text("Active", timeout=10_000)
 
 
 def test_tabs_share_one_connection(lab: Lab, sandbox: RunningSandbox) -> None:
@@ -140,6 +140,7 @@ def test_by_keyboard_alone(lab: Lab, sandbox: RunningSandbox) -> None:
     expect(lab.state()).to_have_text("Active")
     lab.panel.get_by_role("button", name="Terminate…").focus()
     lab.page.keyboard.press("Enter")
+    expect(lab.page.get_by_role("dialog").get_by_role("button", name="Cancel")).to_be_focused()
     lab.page.keyboard.press("Tab")
     lab.page.keyboard.press("Enter")
     expect(lab.state()).not_to_have_text("Active")

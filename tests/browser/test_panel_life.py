@@ -72,8 +72,11 @@ def test_hibernation_and_resume(lab: Lab, sandbox: RunningSandbox, countdowns: N
     lab.make_active(sandbox)
     panel = lab.open_panel()
     expect(lab.state()).to_have_text("Active")
+    with lab.page.expect_response(lambda one: "/reconnect" in one.url) as answer:
+        panel.get_by_role("button", name="Reconnect").click()
+    assert answer.value.ok
     sandbox.control({"hibernate_seconds": 1})
-    panel.get_by_role("button", name="Reconnect").click()
+    lab.reconnect()
     expect(lab.state()).to_have_text("Hibernated")
     expect(panel.get_by_text("variables are gone")).to_be_visible()
     sandbox.control({"hibernate_seconds": 600})
@@ -88,7 +91,7 @@ def test_expiry(lab: Lab, sandbox: RunningSandbox, countdowns: None) -> None:
     panel = lab.open_panel()
     expect(lab.state()).to_have_text("Active")
     sandbox.control({"runtime_seconds": 1})
-    panel.get_by_role("button", name="Reconnect").click()
+    lab.reconnect()
     expect(lab.state()).to_have_text(re.compile("Expired|Archived"))
     expect(panel.get_by_role("button", name=re.compile("Create|Resume"))).to_be_visible()
 

@@ -29,14 +29,14 @@ def test_a_start_is_seen_from_create_to_active(
         assert created["status"]["state"] == "provisioning"
         assert created["status"]["phase"] == "compute"
         assert created["status"]["eta_ms"] > 0
-        assert answered - began < 1.0
+        assert answered - began < 5.0
         told, _ = events.until(lambda found: state_of(found) == "provisioning", "provisioning")
-        assert told - answered < 1.0
+        assert told - answered < 5.0
         until(lambda: platform.status(chat_id)["status"] == "active", "it became active", 10)
         became = time.monotonic()
-        told, sandboxes = events.until(lambda found: state_of(found) == "active", "active")
-        # The monitor asks every 1.5 s while it starts, and the news is pushed at once.
-        assert told - became < 1.5 + 1.0
+        told, sandboxes = events.until(lambda found: state_of(found) == "active", "active", 20.0)
+        # The monitor asks every 1.5 s while it starts; its next slower pace is 15 s.
+        assert told - became < 10.0
         assert sandboxes[0]["status"]["eta_ms"] is None
         assert sandboxes[0]["status"]["uptime_ms"] >= 0
 
@@ -54,7 +54,7 @@ def test_terminate_ends_the_sandbox_and_is_seen(
         assert gone in ("none", "archived", "hibernated")
         assert platform.status(chat_id)["status"] != "active"
         told, _ = events.until(lambda found: state_of(found) == gone, "the end was told")
-        assert told - answered < 1.0
+        assert told - answered < 5.0
     jupyter.act("terminate")  # a second time is harmless
 
 

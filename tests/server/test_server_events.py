@@ -27,7 +27,7 @@ def test_the_stream_says_how_it_wants_to_be_treated(jupyter: RunningJupyter) -> 
         assert events.headers["Content-Type"] == "text/event-stream"
         assert events.headers["Cache-Control"] == "no-cache"
         assert events.headers["X-Accel-Buffering"] == "no"
-        _, sandboxes = events.until(bool, "the first list came", 3.0)
+        _, sandboxes = events.until(bool, "the first list came")
         listed = jupyter.default()
         for name in set(listed) - {"status"}:
             assert sandboxes[0][name] == listed[name]
@@ -43,19 +43,21 @@ def test_many_tabs_cost_one_request_per_interval(
         tabs = [stack.enter_context(jupyter.events()) for _ in range(10)]
         for tab in tabs:
             tab.until(lambda found: state_of(found) == "provisioning", "the start was seen")
+        began = time.monotonic()
         before = looks_at(platform)
-        deadline = time.monotonic() + COUNT_SECONDS
+        deadline = began + COUNT_SECONDS
         until(
             lambda: [jupyter.sandboxes() for _ in tabs] and time.monotonic() > deadline,
             "the time has passed",
             COUNT_SECONDS + 10,
         )
         asked = looks_at(platform) - before
+        elapsed_seconds = time.monotonic() - began
         # The shortest interval, while a sandbox starts, is 1.5 s.
-        assert 2 <= asked <= COUNT_SECONDS / 1.5 + 1
+        assert 2 <= asked <= elapsed_seconds / 1.5 + 1
         jupyter.act("terminate")
         for tab in tabs:
-            until(lambda tab=tab: state_of(tab.sandboxes) != "provisioning", "all were told", 2)
+            until(lambda tab=tab: state_of(tab.sandboxes) != "provisioning", "all were told", 20)
 
 
 def test_without_listeners_nothing_is_asked(
@@ -74,7 +76,7 @@ def test_without_listeners_nothing_is_asked(
             quiet_since, asked = time.monotonic(), looks_at(platform)
         return time.monotonic() - quiet_since > 3.0  # twice the interval
 
-    until(is_quiet, "nothing was asked", 12)
+    until(is_quiet, "nothing was asked", 30)
 
 
 def test_a_compressed_stream_is_not_held_back(jupyter: RunningJupyter) -> None:
@@ -82,7 +84,7 @@ def test_a_compressed_stream_is_not_held_back(jupyter: RunningJupyter) -> None:
     headers = {"Authorization": f"token {TOKEN}", "Accept-Encoding": "gzip"}
     began = time.monotonic()
     with (
-        httpx.Client(trust_env=False, timeout=5) as client,
+        httpx.Client(trust_env=False, timeout=20) as client,
         client.stream("GET", f"{jupyter.url}ivy/events", headers=headers) as answer,
     ):
         raw = b""
@@ -92,14 +94,15 @@ def test_a_compressed_stream_is_not_held_back(jupyter: RunningJupyter) -> None:
             raw += decoder.decompress(chunk) if is_packed else chunk
             if b"event: sandboxes" in raw and raw.endswith(b"\n\n"):
                 break
-        assert time.monotonic() - began < 3.0
+        # What is held back comes with the first heartbeat, after 15 s.
+        assert time.monotonic() - began < 10.0
 
 
 def test_silence_is_filled_with_heartbeats(local_jupyter: RunningJupyter) -> None:
     """Between events come comments, so that no proxy takes the connection for dead."""
     with local_jupyter.events() as events:
         events.until(bool, "the first list came")
-        until(lambda: events.comments.count(": alive") >= 3, "heartbeats came", 5)
+        until(lambda: events.comments.count(": alive") >= 3, "heartbeats came", 20)
         assert len(events.lists) == 1
 
 
@@ -109,8 +112,9 @@ def test_a_server_that_ends_closes_its_streams(new_home: ServerHome) -> None:
         events.until(bool, "the first list came")
         began = time.monotonic()
         assert server.stop() == 0
-        assert time.monotonic() - began < 5.0
-        assert events.ended.wait(2.0)
+        # A stream that is not told to end looks up at its next heartbeat, after 15 s.
+        assert time.monotonic() - began < 10.0
+        assert events.ended.wait(20.0)
         log = server.log.read_text()
         for sign in ("Traceback", "was never", "Task was destroyed", "never retrieved"):
             assert sign not in log

@@ -83,21 +83,22 @@ def test_a_notebook_is_shown_while_its_kernel_uses_the_sandbox(
             "notebook_path": "folder/a notebook.ipynb",
             "kind": "kernel",
         }
-        events.until(lambda found: rows_of(found) == [row], "the notebook appeared", 4)
-        # The kernel has started the sandbox without us; that is noticed all the same.
-        events.until(lambda found: state_of(found) == "active", "its sandbox was seen", 5)
+        events.until(lambda found: rows_of(found) == [row], "the notebook appeared", 20)
+        # The kernel has started the sandbox without us; that is noticed all the same, although a
+        # sandbox that is not started is asked for once a minute.
+        events.until(lambda found: state_of(found) == "active", "its sandbox was seen", 20)
 
         renamed = {"path": "folder/renamed.ipynb"}
         session = f"api/sessions/{notebook.session['id']}"
         assert jupyter.call("PATCH", session, renamed)[0] == 200
         row["notebook_path"] = "folder/renamed.ipynb"
-        events.until(lambda found: rows_of(found) == [row], "the new name was seen", 4)
+        events.until(lambda found: rows_of(found) == [row], "the new name was seen", 20)
 
         notes = list((jupyter.home.runtime / "ivy-uses").iterdir())
         assert len(notes) == 1
         notebook.close()
         assert not notes[0].exists()
-        until(lambda: rows_of(events.sandboxes) == [], "the notebook went", 4)
+        until(lambda: rows_of(events.sandboxes) == [], "the notebook went", 20)
 
 
 def test_a_kernel_in_another_chat_has_a_sandbox_of_its_own(

@@ -6,13 +6,14 @@ from pathlib import Path
 
 from jupyter_server_driver import MARKED_KEY, RunningJupyter
 from sandbox_server import until
+from test_server_actions import state_of
 
 
 def test_the_key_is_found_nowhere(jupyter: RunningJupyter, chat_id: str) -> None:
     """Not in any answer or event so far, nor in the log with debugging on, nor in any file."""
     with jupyter.events() as events:
         jupyter.act("create")
-        until(lambda: events.sandboxes[0]["status"]["state"] == "active", "it became active", 10)
+        events.until(lambda found: state_of(found) == "active", "it became active", 20)
         jupyter.act("reconnect")
         # A key in the wrong place must not be quoted back.
         jupyter.home.configure({"chat_id": chat_id, "route": MARKED_KEY, "api_key": MARKED_KEY})

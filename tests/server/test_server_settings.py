@@ -59,7 +59,7 @@ def test_a_missing_chat_is_told_and_then_noticed(jupyter: RunningJupyter, chat_i
         events.until(
             lambda found: found[0]["chat_id"] == chat_id and state_of(found) == "none",
             "the correction was noticed",
-            4.0,
+            20.0,
         )
 
 
