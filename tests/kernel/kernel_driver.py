@@ -25,7 +25,7 @@ from jupyter_kernel_test.msgspec_v5 import validate_message
 Json = dict[str, Any]
 
 CELL_SECONDS = 40.0
-REPLY_SECONDS = 10.0
+REPLY_SECONDS = 30.0
 
 _OUTPUTS = frozenset(
     {
@@ -156,6 +156,7 @@ class KernelDriver:
         arguments: list[str] | None = None,
     ) -> None:
         self.home = home
+        self.variables = dict(variables or {})
         self._environment = home.environment(variables)
         self._arguments = list(arguments or [])
         self.manager = KernelManager(

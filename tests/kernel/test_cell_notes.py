@@ -42,7 +42,7 @@ async def test_a_note_survives_the_end_of_a_starts_progress(
     monkeypatch.setattr(comm, "get_comm_manager", comm.get_comm_manager)
     for name, value in kernel_variables(server, new_chat()).items():
         monkeypatch.setenv(name, value)
-    changed(provision_seconds={"compute": 1.0, "mount": 0.0})
+    changed(provision_seconds={"compute": 2.5, "mount": 0.0})
     messages: list[Message] = []
     shown = asyncio.Event()
 

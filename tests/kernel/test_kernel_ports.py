@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jupyter_client.connect import write_connection_file
+from jupyter_client.connect import LocalPortCache, write_connection_file
 from kernel_driver import Home, KernelDriver
 
 from ivy_kernel.kernel.ports import HeldPorts, PortTakenError, held_ports
@@ -23,7 +23,9 @@ NAMES = ("shell_port", "iopub_port", "stdin_port", "control_port", "hb_port")
 @pytest.fixture
 def connection_file(tmp_path: Path) -> str:
     """A connection file as jupyter_client writes it, with five free ports."""
-    return write_connection_file(str(tmp_path / "kernel.json"))[0]
+    cache = LocalPortCache()
+    ports = {name: cache.find_available_port("127.0.0.1") for name in NAMES}
+    return write_connection_file(str(tmp_path / "kernel.json"), **ports)[0]
 
 
 @pytest.fixture

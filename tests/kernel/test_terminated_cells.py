@@ -61,7 +61,10 @@ class Opened:
             work = self.session.execute(cell, self._messages.append)
         running = asyncio.ensure_future(work)
         await asyncio.to_thread(
-            until, lambda: list(self._server.root.rglob(began)), "the cell runs", BEGAN_SECONDS
+            until,
+            lambda: list(self._server.root.glob(f"*/{began}")),
+            "the cell runs",
+            BEGAN_SECONDS,
         )
         return running
 
@@ -132,7 +135,7 @@ def test_the_panels_button_ends_a_running_cell_and_says_so(
     model_id = shown["application/vnd.jupyter.widget-view+json"]["model_id"]
     kernel.run("x = 5")
     cell = kernel.submit(f"import time; open('{model_id}', 'w').close(); time.sleep(60)")
-    until(lambda: list(server.root.rglob(model_id)), "the cell runs", BEGAN_SECONDS)
+    until(lambda: list(server.root.glob(f"*/{model_id}")), "the cell runs", BEGAN_SECONDS)
     data = {"method": "custom", "content": {"action": "terminate"}}
     message = kernel.client.session.msg("comm_msg", {"comm_id": model_id, "data": data})
     kernel.client.shell_channel.send(message)

@@ -48,8 +48,8 @@ def kernel(
 
 @pytest.fixture
 def slow_start(server: RunningSandbox) -> Iterator[None]:
-    """Sandboxes take most of a second to start, until the test's end."""
-    server.control({"provision_seconds": {"compute": 0.5, "mount": 0.3}})
+    """Sandboxes take seconds to start, until the test's end."""
+    server.control({"provision_seconds": {"compute": 1.5, "mount": 1.0}})
     yield
     server.control({"provision_seconds": {"compute": 0, "mount": 0}})
 

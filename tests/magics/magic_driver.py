@@ -33,7 +33,6 @@ class MagicKernel(KernelDriver):
     def __init__(self, home: Home, variables: Mapping[str, str], kernel_name: str) -> None:
         super().__init__(home, variables)
         self.manager.kernel_name = kernel_name
-        self.variables = dict(variables)
         self.is_plain = kernel_name == "python3"
         self.all_messages: list[Json] = []
 

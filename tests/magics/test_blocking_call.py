@@ -90,10 +90,11 @@ def test_the_first_ctrl_c_asks_to_stop_and_the_rest_is_shown(thread: LoopThread)
 def test_the_second_ctrl_c_gives_up_and_cancels_the_work(thread: LoopThread) -> None:
     """Work that does not stop is waited for no longer."""
     cancelled = threading.Event()
+    asked = asyncio.Event()
 
     async def work(post: Post) -> None:
         os.kill(os.getpid(), signal.SIGINT)
-        await asyncio.sleep(0.1)
+        await asked.wait()
         os.kill(os.getpid(), signal.SIGINT)
         try:
             await asyncio.sleep(60)
@@ -101,7 +102,7 @@ def test_the_second_ctrl_c_gives_up_and_cancels_the_work(thread: LoopThread) -> 
             cancelled.set()
 
     async def deaf() -> None:
-        return
+        asked.set()
 
     with pytest.raises(KeyboardInterrupt, match="not known"):
         call(work, thread, stop=deaf).run()

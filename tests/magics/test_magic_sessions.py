@@ -48,7 +48,7 @@ async def test_a_second_cell_joins_the_session_of_one_that_is_running(
     code = f"import time; open('{began}', 'w').close(); time.sleep(1.5); order.append('first')"
     first = asyncio.ensure_future(session.execute(numbered(code), messages.append))
     await asyncio.to_thread(
-        until, lambda: list(server.root.rglob(began)), "the cell runs", BEGAN_SECONDS
+        until, lambda: list(server.root.glob(f"*/{began}")), "the cell runs", BEGAN_SECONDS
     )
     monkeypatch.setenv("IVY_CELL_TIMEOUT_SECONDS", "200")
     joined = sessions.session()

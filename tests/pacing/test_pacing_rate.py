@@ -13,13 +13,22 @@ from recorded import FrontEnd, other, pacer, stream
 from ivy_kernel.pacing import JUPYTER_SERVER_RATE, Rate, wire_bytes
 
 
-async def test_bytes_in_any_window_stay_below_the_limit(tmp_path: Path) -> None:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
+    """A clock of ours for the pacer."""
+    fake = FakeClock()
+    monkeypatch.setattr("ivy_kernel.pacing.time.monotonic", fake.now)
+    monkeypatch.setattr("ivy_kernel.pacing.asyncio.sleep", fake.sleep)
+    return fake
+
+
+async def test_bytes_in_any_window_stay_below_the_limit(tmp_path: Path, clock: FakeClock) -> None:
     """A burst of ten windows' worth arrives whole, spread over time."""
     front_end = FrontEnd()
     rate = Rate(window_seconds=0.1, window_bytes=300_000, window_messages=10_000)
     pace = pacer(front_end, tmp_path, rate=rate)
     text = "0123456789" * 100_000
-    start = time.monotonic()
+    start = clock.seconds
     for at in range(0, len(text), 20_000):
         pace(stream(text[at : at + 20_000]))
         await asyncio.sleep(0)
@@ -27,9 +36,10 @@ async def test_bytes_in_any_window_stay_below_the_limit(tmp_path: Path) -> None:
     assert front_end.text() == text
     most_bytes, _ = front_end.worst_window(rate)
     assert 100_000 < most_bytes <= rate.window_bytes
-    assert time.monotonic() - start > 0.2
+    assert clock.seconds - start > 0.2
 
 
+@pytest.mark.usefixtures("clock")
 async def test_messages_in_any_window_stay_below_the_limit(tmp_path: Path) -> None:
     """Small displays count too, and all arrive in order."""
     front_end = FrontEnd()
@@ -91,7 +101,7 @@ def test_the_length_on_the_wire_is_never_estimated_too_small(text: str) -> None:
 
 
 async def test_jupyter_servers_own_limiter_lets_everything_through(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The real limiter, on a clock of ours, sees 20 MB of prints and drops none of it.
 
@@ -119,9 +129,6 @@ async def test_jupyter_servers_own_limiter_lets_everything_through(
             if self._limit_rate("iopub", whole, frames[1:]):
                 self.dropped += 1
 
-    clock = FakeClock()
-    monkeypatch.setattr("ivy_kernel.pacing.time.monotonic", clock.now)
-    monkeypatch.setattr("ivy_kernel.pacing.asyncio.sleep", clock.sleep)
     monkeypatch.setattr(channels.IOLoop, "current", lambda *_: clock)
     lines = "ATCGNATCGN\n" * 18_000  # 200 kB
 

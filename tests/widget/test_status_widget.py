@@ -64,6 +64,7 @@ def test_the_buttons_act_on_the_sandbox(
 
     kernel.press(model_id, "terminate")
     kernel.wait_for(model_id, state_is("none", "archived"))
+    kernel.wait_for(model_id, lambda model: model["busy_action"] == "")
     assert server.status(chat_id)["status"] != "active"
     assert kernel.run(in_cell(kernel, "'kept' in globals()")).result == "False"
 
@@ -162,9 +163,10 @@ def test_countdowns_follow_the_servers_clock(
             RECOUP_API_URL=server.url.removesuffix("/api"),
             RECOUP_API_KEY=server.token,
         )
-        model_id, data = kernel.show_widget()
+        model_id, _ = kernel.show_widget()
         shown = kernel.wait_for(model_id, state_is("active"))["status"]
         truth = server.session_status(session_id)
+        _, data = kernel.show_widget()  # the first may have been shown before anything was known
         life = truth["lifecycle"]
         since = truth["lifecycle"]["serverTime"]
     finally:
@@ -216,7 +218,9 @@ def test_a_saved_notebook_keeps_readable_words(
 ) -> None:
     """Beside the live view there is text and HTML that says what was known, and when."""
     server.ready(chat_id)
-    _, data = kernel.show_widget()
+    model_id, _ = kernel.show_widget()
+    kernel.wait_for(model_id, state_is("active"))
+    _, data = kernel.show_widget()  # the first may have been shown before anything was known
 
     assert VIEW in data
     assert "state: active" in data["text/plain"]
@@ -230,7 +234,8 @@ def test_no_key_is_in_any_message(kernel: WidgetKernel, server: RunningSandbox) 
     kernel.press(model_id, "create")
     kernel.wait_for(model_id, state_is("active"))
     kernel.press(model_id, "nonsense")
-    kernel.run(in_cell(kernel, "1"))
+    # The buttons are still under way when the cell comes, which is told again that it is busy.
+    kernel.finish(kernel.submit(in_cell(kernel, "1")), beside=True)
 
     assert kernel.models
     assert server.token not in repr(kernel.all_messages)
