@@ -161,6 +161,8 @@ class Readiness:
             return ""
         if status.state not in END_STATES:
             return ""
+        if status.state == "failed" and not self._has_variables():
+            return ""  # it never ran anything
         self._on_gone()
         return (
             f"{self._lifecycle.name} is gone (its state is now {_word(status)}), and the variables "

@@ -16,7 +16,15 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 
-from ivy_kernel.errors import IvyError, NoSandboxError, NotReadyError, SandboxLostError
+from ivy_kernel.errors import (
+    IvyError,
+    NoAnswerError,
+    NoSandboxError,
+    NotReadyError,
+    SandboxBrokenError,
+    SandboxLostError,
+    UnexpectedStatusError,
+)
 from ivy_kernel.lifecycle import Lifecycle
 from ivy_kernel.models import Cell, Json, Outcome, Sink
 from ivy_kernel.preparation import Preparation
@@ -28,6 +36,9 @@ from ivy_kernel.routes.named_tool import NamedTool
 from ivy_kernel.routes.route import Route
 from ivy_kernel.status import SandboxStatus
 from ivy_kernel.turn import Turn
+
+MAY_BE_ITS_END = (NoAnswerError, SandboxBrokenError, UnexpectedStatusError)
+"""How a call can fail whose sandbox ends under it."""
 
 
 class Session:
@@ -161,7 +172,7 @@ class Session:
         return outcome
 
     async def _run(self, turn: Turn, work: Awaitable[Outcome]) -> Outcome:
-        """A cell's end; where the user terminates the sandbox under it, that is what ended it."""
+        """A cell's end; where the sandbox was terminated under it, that is what ended it."""
         try:
             return await work
         except (NotReadyError, SandboxLostError):
@@ -170,6 +181,10 @@ class Session:
             async with self._terminating:  # whose answer may come after the cell's
                 if turn.was_terminated:
                     raise SandboxLostError(TERMINATED) from error
+            if turn.was_sent and isinstance(error, MAY_BE_ITS_END):
+                words = await self._readiness.end_in_words()
+                if words:
+                    raise SandboxLostError(words) from error
             raise
 
     @property

@@ -22,7 +22,7 @@ class Unnoticed:
 
     def sent(self, message_id: str, now: float) -> None:
         """A request was sent."""
-        self._ids.append(message_id.encode())
+        self._ids.append(b'"%s"' % message_id.encode())
         self._pause = FIRST_PAUSE_SECONDS
         self._next = now + self._pause
 

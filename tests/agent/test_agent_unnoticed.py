@@ -30,6 +30,17 @@ def test_a_request_that_was_heard_wakes_nobody() -> None:
     assert not unnoticed.is_due(100.0)
 
 
+def test_ids_that_begin_alike_are_different() -> None:
+    """What is said to the tenth request tells that the first was noticed, and the tenth, too."""
+    unnoticed = Unnoticed()
+    for number in range(1, 12):
+        unnoticed.sent(f"ping-{number}", 0.0)
+    unnoticed.heard(parent("ping-10"), 1.0)
+    assert unnoticed.next_time() is not None
+    unnoticed.heard(parent("ping-11"), 1.0)
+    assert unnoticed.next_time() is None
+
+
 def test_what_comes_later_is_waited_for_anew() -> None:
     """A long cell before it is no silence: the time counts from what was heard last."""
     unnoticed = Unnoticed()

@@ -109,12 +109,16 @@ async def test_a_cell_ends_as_lost_with_the_sandbox_that_was_terminated(
     assert "terminated while this cell was running" in await one.lost(running)
 
 
+@pytest.mark.parametrize("route", ["agent", "notebook", "script"])
 async def test_a_cell_ends_as_lost_with_a_sandbox_that_somebody_else_has_ended(
-    open_on: Callable[[str], Opened], server: RunningSandbox, monkeypatch: pytest.MonkeyPatch
+    open_on: Callable[[str], Opened],
+    server: RunningSandbox,
+    monkeypatch: pytest.MonkeyPatch,
+    route: str,
 ) -> None:
     """Nobody tells this process; it looks before it calls the cell's end unknown."""
     monkeypatch.setattr(health, "REFUSED_SECONDS", 0.5)
-    one = open_on("agent")
+    one = open_on(route)
     running = await one.begin()
     server.call("POST", f"/v1/sandbox/{one.chat_id}/terminate")
     sentence = await one.lost(running)
