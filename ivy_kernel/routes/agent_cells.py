@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 from ivy_kernel.errors import AnswerError, NoAnswerError, SandboxError, SandboxLostError
 from ivy_kernel.models import Cell, Json, Message, Outcome, Sink
-from ivy_kernel.routes.agent import AgentLost, AgentOpened, AgentRoute, Event, KernelDied
+from ivy_kernel.routes.agent import (
+    AgentLost,
+    AgentOpened,
+    AgentRoute,
+    Event,
+    KernelDied,
+    Unreachable,
+)
 from ivy_kernel.routes.endings import show_error
 from ivy_kernel.routes.route import RouteName
 from ivy_kernel.routes.tools import SandboxTools
@@ -37,8 +45,8 @@ class AgentCells:
     on_event
         Takes what is told beside messages.
     sandbox_end
-        Awaited for a cell whose end the agent route does not know: says that the sandbox has ended
-        under it, or nothing.
+        Awaited for a cell whose end the agent route does not know, or that it cannot hear: says
+        that the sandbox has ended under it, or nothing.
     idle_lifetime_seconds
         After so long without contact the agent ends itself, and the variables with it.
     """
@@ -73,6 +81,8 @@ class AgentCells:
         self._earlier: set[str] = set()
         self._interrupts = 0
         self._is_terminated = False
+        self._end_in_words = ""
+        self._looking: asyncio.Future[None] | None = None
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, AgentOpened):
@@ -80,7 +90,18 @@ class AgentCells:
             self._earlier = set(event.running)
         elif isinstance(event, AgentLost | KernelDied):
             self._earlier.clear()
+        elif isinstance(event, Unreachable) and self._cell and self._looking is None:
+            self._looking = asyncio.ensure_future(self._look_for_the_end())
         self._tell(event)
+
+    async def _look_for_the_end(self) -> None:
+        """A cell that cannot be heard need not be waited for when its sandbox is gone."""
+        try:
+            self._end_in_words = await self._sandbox_end()
+            if self._end_in_words:
+                await self._agent.detach()
+        finally:
+            self._looking = None
 
     def _on_message(self, message: Message) -> None:
         if message.msg_type == "status" and message.content.get("execution_state") == "idle":
@@ -115,7 +136,8 @@ class AgentCells:
         finally:
             self._cell = ""
         if outcome.fate == "unknown":
-            sentence = TERMINATED if self._is_terminated else await self._sandbox_end()
+            known = TERMINATED if self._is_terminated else self._end_in_words
+            sentence = known or await self._sandbox_end()
             if sentence:
                 return show_error(sink, SandboxLostError.__name__, sentence, "lost")
         for message in ends:

@@ -116,8 +116,8 @@ async def test_a_cell_ends_as_lost_with_a_sandbox_that_somebody_else_has_ended(
     monkeypatch: pytest.MonkeyPatch,
     route: str,
 ) -> None:
-    """Nobody tells this process; it looks before it calls the cell's end unknown."""
-    monkeypatch.setattr(health, "REFUSED_SECONDS", 0.5)
+    """Nobody tells this process; it looks as soon as it does not hear the cell any more."""
+    monkeypatch.setattr(health, "UNREACHABLE_AFTER_SECONDS", 0.5)
     one = open_on(route)
     running = await one.begin()
     server.call("POST", f"/v1/sandbox/{one.chat_id}/terminate")
