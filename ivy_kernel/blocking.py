@@ -117,7 +117,9 @@ class BlockingCall(Generic[Item, Result]):
         self._interrupt = interrupt
         self._thread = thread
         self._items: queue.SimpleQueue[Item | _End] = queue.SimpleQueue()
+        self._future: Future[Result] | None = None
         self._interrupts = 0
+        self._was_asked = False
         self._handler_before: Any = None
 
     def run(self) -> Result:
@@ -132,6 +134,8 @@ class BlockingCall(Generic[Item, Result]):
             future = self._thread.submit(self._work(self._items.put))
             future.add_done_callback(lambda _: self._items.put(_End()))
             try:
+                self._future = future
+                self._take_up_interrupts()
                 while not isinstance(item := self._next(), _End):
                     self._show(item)
             except BaseException:  # given up, or what it says cannot be shown
@@ -148,15 +152,21 @@ class BlockingCall(Generic[Item, Result]):
             except queue.Empty:
                 continue
 
+    def _take_up_interrupts(self) -> None:
+        if self._interrupts > 1:
+            raise KeyboardInterrupt(GIVEN_UP)
+        if self._interrupts and not self._was_asked:
+            self._request_stop()
+
     def _request_stop(self) -> None:
+        self._was_asked = True
         stopping = self._thread.submit(self._interrupt())
         stopping.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._interrupts += 1
-        if self._interrupts > 1:
-            raise KeyboardInterrupt(GIVEN_UP)
-        self._request_stop()
+        if self._future is not None:  # else `run` takes it up, once what it raises stops the work
+            self._take_up_interrupts()
 
     @contextmanager
     def _ctrl_c_noted(self) -> Iterator[None]:

@@ -109,6 +109,44 @@ def test_the_second_ctrl_c_gives_up_and_cancels_the_work(thread: LoopThread) -> 
     assert cancelled.wait(5)
 
 
+class EagerThread:
+    """A loop thread whose caller is interrupted, twice, before it knows of the work it has given.
+
+    Parameters
+    ----------
+    thread
+        Does the work.
+    """
+
+    def __init__(self, thread: LoopThread) -> None:
+        self._thread = thread
+        self.interrupts = 2
+
+    def submit(self, work: Any) -> Any:
+        """Begin the work, and interrupt before its future is returned."""
+        future = self._thread.submit(work)
+        while self.interrupts:
+            self.interrupts -= 1
+            os.kill(os.getpid(), signal.SIGINT)
+        return future
+
+
+def test_work_that_has_only_begun_is_cancelled_too(thread: LoopThread) -> None:
+    """However soon the two Ctrl-C come, they do not leave the work going on behind the prompt."""
+    began, cancelled = threading.Event(), threading.Event()
+
+    async def work(post: Post) -> None:
+        began.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            cancelled.set()
+
+    with pytest.raises(KeyboardInterrupt, match="not known"):
+        call(work, EagerThread(thread)).run()  # type: ignore[arg-type]
+    assert cancelled.wait(10) or not began.is_set()
+
+
 def test_what_cannot_be_shown_stops_the_work(thread: LoopThread) -> None:
     """An exception while showing is raised, and the work is asked to stop."""
     asked = threading.Event()
