@@ -147,9 +147,12 @@ export function stateHint(
             'Its running time is over and variables are gone. Press Create for a new one.'
           );
     case 'unknown':
-      return trans.__(
-        'The platform gave a state that this version does not know. Reconnect asks again.'
-      );
+      if (status.rawState !== null) {
+        return trans.__(
+          'The platform gave a state that this version does not know. Reconnect asks again.'
+        );
+      }
+      return trans.__('Its state could not be read. Reconnect asks again.');
     case 'provisioning':
     case 'active':
     case 'restoring':
@@ -293,6 +296,9 @@ export function staleSentence(
   reading: IReading,
   trans: ITranslate
 ): string {
+  if (reading.state === 'unknown' && status.rawState === null) {
+    return status.staleReason ?? trans.__('No fresh status.'); // never seen
+  }
   const seen = trans.__('Last seen %1.', formatAgo(reading.ageMs, trans));
   return status.staleReason === null
     ? trans.__('No fresh status. %1', seen)

@@ -81,6 +81,37 @@ describe('states', () => {
   );
 });
 
+describe('a state that is unknown', () => {
+  const hint = (given: ReturnType<typeof status>) =>
+    stateHint(given, readStatus(given, 0), english);
+
+  it('was a word of the platform, or nothing that could be read', () => {
+    expect(hint(status({ state: 'unknown', raw_state: 'defrosting' }))).toMatch(
+      /a state that this version does not know/
+    );
+    expect(hint(status({ state: 'unknown', raw_state: null }))).toBe(
+      'Its state could not be read. Reconnect asks again.'
+    );
+  });
+
+  it('was never seen, unless it was a word', () => {
+    const failed = {
+      state: 'unknown',
+      stale: true,
+      stale_reason: 'No such session.',
+      age_ms: 1000
+    };
+    const never = status({ ...failed, raw_state: null });
+    expect(staleSentence(never, readStatus(never, 0), english)).toBe(
+      'No such session.'
+    );
+    const word = status({ ...failed, raw_state: 'defrosting' });
+    expect(staleSentence(word, readStatus(word, 0), english)).toMatch(
+      /^No such session\. Last seen/
+    );
+  });
+});
+
 describe('actions', () => {
   it('resume what can come back, create what cannot', () => {
     const label = (state: string, resumable: boolean) =>
