@@ -46,7 +46,10 @@ class BareRunner:
         except BaseException:
             if process.returncode is None:
                 process.kill()
-            await process.wait()
+            try:
+                await process.wait()
+            finally:  # which a second cancellation may have ended
+                process._transport.close()
             raise
         return {"stdout": out.decode(), "stderr": err.decode(), "exit_code": process.returncode}
 
