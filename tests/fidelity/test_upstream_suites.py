@@ -48,10 +48,6 @@ MAY_FAIL = {
     "have begun yet",
     "test_user_expressions": "see test_non_execute_stop_on_error; whether it is hit is a race",
     "test_execution_timing": "wants every message within 100 ms of the clock in the cell",
-    "test_print_to_correct_cell_from_child_thread": "wants each print in a message of its own; "
-    "ours are collected when they come faster than they can be fetched",
-    "test_print_to_correct_cell_from_asyncio": "wants each print in a message of its own, see "
-    "test_print_to_correct_cell_from_child_thread",
 }
 
 AGAIN_SECONDS = 200.0

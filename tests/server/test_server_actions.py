@@ -18,7 +18,7 @@ def state_of(sandboxes: list[Json]) -> str:
 def test_a_start_is_seen_from_create_to_active(
     jupyter: RunningJupyter, platform: RunningSandbox, changed: Callable[..., None], chat_id: str
 ) -> None:
-    """Create answers while it is provisioning; each change is pushed within a second or a poll."""
+    """Create answers while it is provisioning; each change is pushed, not waited for."""
     changed(provision_seconds={"compute": 1.0, "mount": 1.0})
     sandbox_id = jupyter.default()["id"]
     with jupyter.events() as events:
@@ -44,7 +44,7 @@ def test_a_start_is_seen_from_create_to_active(
 def test_terminate_ends_the_sandbox_and_is_seen(
     jupyter: RunningJupyter, platform: RunningSandbox, chat_id: str
 ) -> None:
-    """The answer to terminate, and an event within a second of it, say that it is gone."""
+    """The answer to terminate, and an event soon after it, say that it is gone."""
     jupyter.act("create")
     with jupyter.events() as events:
         events.until(lambda found: state_of(found) == "active", "it became active")
