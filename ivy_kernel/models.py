@@ -6,6 +6,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+
+def sendable(value: Any) -> Any:
+    """A JSON value whose text is Unicode: surrogate pairs are joined, lone halves replaced."""
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return value
+    if isinstance(value, dict):
+        return {sendable(key): sendable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [sendable(item) for item in value]
+    return value
+
+
 Json = dict[str, Any]
 """A decoded JSON object."""
 

@@ -18,9 +18,8 @@ from pathlib import Path
 
 import msgspec
 
-from ivy_kernel.models import Message, Sink
+from ivy_kernel.models import Message, Sink, sendable
 from ivy_kernel.output_bound import OutputBound
-from ivy_kernel.sendable_text import sendable
 
 COALESCE_SECONDS = 0.01
 COALESCE_BYTES = 256_000

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ipykernel.kernelbase import Kernel
 
-from ivy_kernel.sendable_text import sendable
+from ivy_kernel.models import sendable
 
 if TYPE_CHECKING:
     from ivy_kernel.models import Json, Message

@@ -21,7 +21,7 @@ from ivy_kernel.kernel.code_help import CodeHelp
 from ivy_kernel.kernel.control_requests import ControlRequests
 from ivy_kernel.kernel.history import History
 from ivy_kernel.kernel.restart_mark import RestartMark
-from ivy_kernel.sendable_text import sendable
+from ivy_kernel.models import sendable
 
 if TYPE_CHECKING:
     from ivy_kernel.kernel.cells import CellRunner
