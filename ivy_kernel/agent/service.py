@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import PROTOCOL_VERSION
-from .flights import Flights
-from .keeper import Keeper
+from .inflight import Flights
 from .kernel import Kernel
 from .ledger import Ledger, TakenOverError
 from .message_log import MessageLog
 from .polls import Poll, Polls
 from .recorder import Recorder
+from .supervisor import Keeper
 from .wire import Uploads, WireError, read_request, to_json, write_answer
 
 QUIET_TYPES = ("status", "execute_input")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ivy_kernel.agent.flights import (
+from ivy_kernel.agent.inflight import (
     ARMING_SECONDS,
     INTERRUPTED_GRACE_SECONDS,
     LONGEST_ARMING_SECONDS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from .flights import Flights
+from .inflight import Flights
 from .ipython_kernel import IPythonKernel, is_importable
 from .kernel import Kernel
 from .shell_kernel import ShellKernel
