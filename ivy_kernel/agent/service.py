@@ -9,12 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import PROTOCOL_VERSION
-from .inflight import Flights
+from .inflight import Flights, Ledger, TakenOverError
 from .kernel import Kernel
-from .ledger import Ledger, TakenOverError
-from .message_log import MessageLog
+from .message_log import MessageLog, Recorder
 from .polls import Poll, Polls
-from .recorder import Recorder
 from .supervisor import Keeper
 from .wire import Uploads, WireError, read_request, to_json, write_answer
 

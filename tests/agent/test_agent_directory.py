@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ivy_kernel.agent.directory import (
+from ivy_kernel.agent.daemon import (
     LEFTOVER_SECONDS,
     lock_directory,
     remove_directory,

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ivy_kernel.agent.message_log import BLOCK_BYTES, MessageLog
-from ivy_kernel.agent.recorder import Recorder
+from ivy_kernel.agent.message_log import BLOCK_BYTES, MessageLog, Recorder
 from ivy_kernel.routes.agent.inbox import Inbox, InboxFullError, to_message
 
 LINES = st.lists(st.binary(min_size=1, max_size=200).map(lambda b: b.replace(b"\n", b" ") + b"\n"))

@@ -15,8 +15,9 @@ from ivy_kernel.agent.inflight import (
     LONGEST_ARMING_SECONDS,
     REPLY_GRACE_SECONDS,
     Flights,
+    Ledger,
+    TakenOverError,
 )
-from ivy_kernel.agent.ledger import Ledger, TakenOverError
 from ivy_kernel.agent.message_log import MessageLog
 from ivy_kernel.agent.polls import Poll, Polls
 from ivy_kernel.routes.agent.outbox import Outbox

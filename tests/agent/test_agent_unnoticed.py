@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from far_side import BareRunner, route_over
 
-from ivy_kernel.agent.unnoticed import FIRST_PAUSE_SECONDS, Unnoticed
+from ivy_kernel.agent.ipython_kernel import FIRST_PAUSE_SECONDS, Unnoticed
 
 DEAF_IPYKERNEL = Path(__file__).parents[1] / "deaf_ipykernel"
 
