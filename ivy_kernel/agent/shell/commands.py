@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .insight import describe
+from .completion import describe
 
 IGNORED = ("matplotlib", "config", "load_ext", "reload_ext", "autoreload", "colors", "precision")
 """Magics that set up what the shell does anyway, or does not have."""

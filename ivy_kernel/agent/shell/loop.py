@@ -13,9 +13,9 @@ from typing import Any
 
 from . import figures
 from .capture import Capture
+from .completion import complete, inspect_at
 from .display import Display, encoded, mime_bundle
 from .execution import Execution, describe_error
-from .insight import complete, inspect_at
 from .source import to_python
 from .wiring import Wiring
 
