@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 from far_side import BareRunner, Far, route_over, until
 
-from ivy_kernel.agent.shell.source import to_python
+from ivy_kernel.agent.shell.execution import to_python
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

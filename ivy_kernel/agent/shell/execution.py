@@ -5,16 +5,216 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
+import io
 import linecache
+import os
+import re
+import subprocess
 import sys
+import time
+import tokenize
 import traceback
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from .commands import Commands
+from .completion import describe
 from .display import mime_bundle
-from .source import CALLEE, to_python
+
+IGNORED = ("matplotlib", "config", "load_ext", "reload_ext", "autoreload", "colors", "precision")
+"""Magics that set up what the shell does anyway, or does not have."""
+
+SHELL = "/bin/bash" if Path("/bin/bash").exists() else "/bin/sh"
+
+
+class UsageError(Exception):
+    """A magic that does not exist here, or does not understand its arguments."""
+
+
+class Commands:
+    """What a cell finds under the hidden name of :data:`.source.CALLEE`.
+
+    Parameters
+    ----------
+    namespace
+        The user's variables.
+    flush
+        Sends what has been written so far.
+    run_python
+        Runs Python source as a cell would, for ``%time`` and ``%%time``.
+    """
+
+    def __init__(
+        self,
+        namespace: dict[str, Any],
+        flush: Callable[[], None],
+        run_python: Callable[[str], Any],
+    ) -> None:
+        self._namespace = namespace
+        self._flush = flush
+        self._run_python = run_python
+
+    def system(self, command: str) -> None:
+        """``!command``: run it, showing its output as it comes."""
+        self._flush()
+        code = subprocess.call([SHELL, "-c", self._expand(command)], stdin=subprocess.DEVNULL)
+        self._namespace["_exit_code"] = code
+        self._flush()
+
+    def capture(self, command: str) -> list[str]:
+        """``name = !command``: the lines of its output."""
+        self._flush()
+        done = subprocess.run(
+            [SHELL, "-c", self._expand(command)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            check=False,
+        )
+        self._namespace["_exit_code"] = done.returncode
+        return done.stdout.decode("utf-8", "replace").splitlines()
+
+    def line(self, name: str, arguments: str) -> Any:
+        """``%name arguments``."""
+        if name in IGNORED:
+            return None
+        method = getattr(self, "_line_" + name, None)
+        if method is None:
+            raise UsageError(
+                f"The built-in shell has no %{name}. Installing ipykernel in the sandbox "
+                "(%pip install ipykernel, then restart) brings all of IPython's magics."
+            )
+        return method(self._expand(arguments))
+
+    def cell(self, name: str, arguments: str, body: str) -> Any:
+        """``%%name arguments`` and the lines below it."""
+        method = getattr(self, "_cell_" + name, None)
+        if method is None:
+            raise UsageError(
+                f"The built-in shell has no %%{name}. Installing ipykernel in the sandbox "
+                "(%pip install ipykernel, then restart) brings all of IPython's magics."
+            )
+        return method(arguments, body)
+
+    def describe(self, name: str, detail: int) -> None:
+        """``name?`` and ``name??``."""
+        text = describe(self._namespace, name, with_source=detail > 1)
+        sys.stdout.write((text or f"Object `{name}` not found.") + "\n")
+
+    def _expand(self, text: str) -> str:
+        """Put variables into ``{expression}`` and ``$name``; leave what is none of ours."""
+
+        def value(match: re.Match[str]) -> str:
+            try:
+                return str(eval(match[1] or match[2], self._namespace))  # noqa: S307 - a user's cell
+            except Exception:  # not ours: the command's own braces or variable
+                return match[0]
+
+        return re.sub(r"\{([^{}]+)\}|\$(\w+)", value, text)
+
+    def _line_pip(self, arguments: str) -> None:
+        self.system(f"{sys.executable} -m pip {arguments}")
+
+    def _line_cd(self, arguments: str) -> str:
+        os.chdir(Path(arguments or "~").expanduser())
+        return str(Path.cwd())
+
+    def _line_pwd(self, _: str) -> str:
+        return str(Path.cwd())
+
+    def _line_env(self, arguments: str) -> Any:
+        if "=" in arguments:
+            name, _, value = arguments.partition("=")
+            os.environ[name.strip()] = value.strip()
+            return None
+        return os.environ.get(arguments) if arguments else dict(os.environ)
+
+    def _line_time(self, arguments: str) -> Any:
+        started, used = time.perf_counter(), time.process_time()
+        try:
+            return self._run_python(arguments)
+        finally:
+            wall, cpu = time.perf_counter() - started, time.process_time() - used
+            sys.stdout.write(f"CPU time: {cpu:.3g} s, wall time: {wall:.3g} s\n")
+
+    def _cell_time(self, _: str, body: str) -> Any:
+        return self._line_time(body)
+
+    def _cell_bash(self, arguments: str, body: str) -> None:
+        self._flush()
+        code = subprocess.call([SHELL, "-c", body], stdin=subprocess.DEVNULL)
+        self._flush()
+        if code:
+            raise subprocess.CalledProcessError(code, f"%%bash {arguments}".strip())
+
+    _cell_sh = _cell_bash
+
+    def _cell_writefile(self, arguments: str, body: str) -> None:
+        append = arguments.startswith("-a ")
+        name = Path(arguments[3:].strip() if append else arguments.strip()).expanduser()
+        with name.open("a" if append else "w", encoding="utf-8") as file:
+            file.write(body)
+        sys.stdout.write(f"{'Appending to' if append else 'Writing'} {name}\n")
+
+
+CALLEE = "__ivy__"
+"""The name under which cells find the commands; see :mod:`.commands`."""
+
+LINE = re.compile(r"^(?P<indent>\s*)(?P<target>[\w.,\s]+?=\s*)?(?P<mark>[!%])(?P<rest>[^=].*)$")
+QUESTION = re.compile(r"^\s*(?:(\?\??)\s*([\w.]+)|([\w.]+)\s*(\?\??))\s*$")
+CELL = re.compile(r"^\s*%%(\w+)[ \t]*(.*)$")
+
+
+def to_python(cell: str) -> str:
+    """The Python that a cell means; line numbers stay as they are."""
+    first, _, body = cell.lstrip("\n").partition("\n")
+    match = CELL.match(first)
+    if match:
+        name, arguments = match.groups()
+        return f"{CALLEE}.cell({name!r}, {arguments!r}, {body!r})"
+    if not any(mark in cell for mark in "!%?"):
+        return cell
+    lines: list[str] = []
+    pending: list[str] = []
+    for line in cell.split("\n"):
+        if not pending:
+            line = _line_to_python(line)  # the line in its other language
+        pending.append(line)
+        if not _is_open("\n".join(pending)):
+            lines += pending
+            pending = []
+    return "\n".join(lines + pending)
+
+
+def _line_to_python(line: str) -> str:
+    question = QUESTION.match(line)
+    if question:
+        before, name, other_name, after = question.groups()
+        return f"{CALLEE}.describe({name or other_name!r}, {len(before or after)})"
+    match = LINE.match(line)
+    if match is None:
+        return line
+    indent, target, rest = match["indent"], match["target"] or "", match["rest"]
+    if match["mark"] == "!":
+        method = "capture" if target else "system"
+        return f"{indent}{target}{CALLEE}.{method}({rest.strip()!r})"
+    name, _, arguments = rest.partition(" ")
+    return f"{indent}{target}{CALLEE}.line({name!r}, {arguments.strip()!r})"
+
+
+def _is_open(text: str) -> bool:
+    """Whether the text ends within brackets, a triple-quoted string or a continued line."""
+    if text.endswith("\\"):
+        return True
+    try:
+        for _ in tokenize.generate_tokens(io.StringIO(text.lstrip() + "\n").readline):
+            pass
+    except tokenize.TokenError as error:
+        return "EOF" in str(error) or "unterminated triple-quoted" in str(error)
+    except SyntaxError:
+        return False
+    return False
+
 
 FILE_PREFIX = "Cell In["
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 
-from .figures import show
+from .display import show
 
 __all__ = ["FigureCanvas", "show"]
 

@@ -11,12 +11,11 @@ import signal
 import sys
 from typing import Any
 
-from . import figures
+from . import display
 from .capture import Capture
 from .completion import complete, inspect_at
 from .display import Display, encoded, mime_bundle
-from .execution import Execution, describe_error
-from .source import to_python
+from .execution import Execution, describe_error, to_python
 from .wiring import Wiring
 
 HISTORY_LIMIT = 10000
@@ -67,8 +66,8 @@ class Loop:
         vars(getpass)["getpass"] = lambda prompt="Password: ", stream=None: self._ask(
             prompt, is_password=True
         )
-        os.environ["MPLBACKEND"] = figures.BACKEND
-        figures.show_through(self._publish_figure)
+        os.environ["MPLBACKEND"] = display.BACKEND
+        display.show_through(self._publish_figure)
 
     def _reply(self, msg_type: str, content: dict[str, Any]) -> dict[str, Any] | None:
         if msg_type.startswith("comm_") and msg_type != "comm_info_request":
@@ -99,7 +98,7 @@ class Loop:
             value = self._execution.run(code, self._count)
             if value is not None and not silent:
                 self._show_result(value)
-            figures.show()
+            display.show()
             self._is_running = False
         except BaseException as error:  # whatever the user's code raises is a reply
             self._is_running = False
