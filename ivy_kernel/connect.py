@@ -10,10 +10,10 @@ from typing import Any
 from traitlets.config import Config
 
 from ivy_kernel import embedded
-from ivy_kernel.client import Connection, IvyClient, RecoupClient
-from ivy_kernel.client.credential import Credential
-from ivy_kernel.client.ivy import RETRY_SECONDS
-from ivy_kernel.client.recoup import recoup_credential
+from ivy_kernel.api import Connection, IvyClient, RecoupClient
+from ivy_kernel.api.auth import Credential
+from ivy_kernel.api.clients import RETRY_SECONDS
+from ivy_kernel.api.recoup import recoup_credential
 from ivy_kernel.config_files import config_file_names
 from ivy_kernel.errors import SettingError
 from ivy_kernel.lifecycle import Lifecycle

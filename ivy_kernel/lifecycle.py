@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from ivy_kernel import embedded
-from ivy_kernel.client import Answer, IvyClient, RecoupClient
+from ivy_kernel.api import Answer, IvyClient, RecoupClient
 from ivy_kernel.errors import (
     ApiError,
     CredentialsError,

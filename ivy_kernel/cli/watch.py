@@ -9,8 +9,8 @@ import signal
 import sys
 from typing import Any
 
+from ivy_kernel.api.answers import one_line
 from ivy_kernel.cli.base import EXIT_FAILED, EXIT_INTERRUPTED, print_line
-from ivy_kernel.client.answers import one_line
 from ivy_kernel.describe import duration_words, warnings
 from ivy_kernel.lifecycle import Lifecycle
 from ivy_kernel.models import Json

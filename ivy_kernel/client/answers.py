@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from ivy_kernel.client.operations import Operation
+from ivy_kernel.api.operations import Operation
 from ivy_kernel.errors import AnswerError, ApiError, UnexpectedStatusError
 from ivy_kernel.status import parse_http_date, parse_retry_after
 

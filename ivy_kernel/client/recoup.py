@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ivy_kernel.client import operations
-from ivy_kernel.client.connection import Answer, Connection
-from ivy_kernel.client.credential import Credential
+from ivy_kernel.api import operations
+from ivy_kernel.api.auth import Credential
+from ivy_kernel.api.connection import Answer, Connection
 
 
 def recoup_credential(key: Callable[[], str]) -> Credential:

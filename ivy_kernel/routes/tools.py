@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ivy_kernel.client import IvyClient
+from ivy_kernel.api import IvyClient
 from ivy_kernel.errors import BadRequestError, IvyError, RouteError
 from ivy_kernel.routes.probes import LANGUAGES, PYTHON, Language
 

@@ -18,9 +18,9 @@ from scripted_server import (
     until,
 )
 
-from ivy_kernel.client import Connection, IvyClient
-from ivy_kernel.client.credential import Credential
-from ivy_kernel.client.operations import STATUS
+from ivy_kernel.api import Connection, IvyClient
+from ivy_kernel.api.auth import Credential
+from ivy_kernel.api.operations import STATUS
 from ivy_kernel.errors import NoAnswerError, NotReadyError, NotSentError, SettingError
 
 
@@ -157,7 +157,7 @@ async def test_a_tool_is_waited_for_longer_than_its_budget(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The platform's own 504 has time to arrive before we give up."""
-    monkeypatch.setattr("ivy_kernel.client.ivy.ANSWER_MARGIN_SECONDS", 0.4)
+    monkeypatch.setattr("ivy_kernel.api.clients.ANSWER_MARGIN_SECONDS", 0.4)
     async with ScriptedServer(hang) as server, ivy(server.url, request_seconds=0.01) as client:
         start = time.monotonic()
         with pytest.raises(NoAnswerError):

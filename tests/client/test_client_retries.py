@@ -19,7 +19,7 @@ from scripted_server import (
     reset,
 )
 
-from ivy_kernel.client.retry import LONGEST_WAIT_SECONDS, wait_seconds
+from ivy_kernel.api.retry import LONGEST_WAIT_SECONDS, wait_seconds
 from ivy_kernel.errors import (
     ApiError,
     CreationFailedError,
@@ -49,7 +49,7 @@ FAULTS: dict[str, Action] = {
 @pytest.fixture
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pauses between attempts start at 20 ms, for tests that only count the attempts."""
-    monkeypatch.setattr("ivy_kernel.client.retry.FIRST_WAIT_SECONDS", 0.02)
+    monkeypatch.setattr("ivy_kernel.api.retry.FIRST_WAIT_SECONDS", 0.02)
 
 
 @pytest.mark.parametrize("operation", CHANGING)
@@ -59,7 +59,7 @@ async def test_a_call_that_may_have_run_is_sent_exactly_once(
 ) -> None:
     """Whatever goes wrong after the request was read, nothing runs twice."""
     # The calls' budget is 5 s: this makes the limit 0.2 s.
-    monkeypatch.setattr("ivy_kernel.client.ivy.ANSWER_MARGIN_SECONDS", -4.8)
+    monkeypatch.setattr("ivy_kernel.api.clients.ANSWER_MARGIN_SECONDS", -4.8)
     async with (
         ScriptedServer(FAULTS[fault], GOOD) as server,
         ivy(server.url, retry_seconds=60, request_seconds=0.2) as client,

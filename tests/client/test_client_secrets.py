@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from api_calls import CALLS, CHAT, SESSION, client_for, ivy, recoup
+from ivy_kernel.api.recoup import recoup_credential
 from scripted_server import (
     KEY,
     Action,
@@ -21,9 +22,8 @@ from scripted_server import (
     reset,
 )
 
-from ivy_kernel.client import Connection
-from ivy_kernel.client.credential import Credential
-from ivy_kernel.client.recoup import recoup_credential
+from ivy_kernel.api import Connection
+from ivy_kernel.api.auth import Credential
 from ivy_kernel.errors import IvyError, SettingError
 
 ECHO = json.dumps({"message": f"what is {KEY}?", "code": KEY, "key": KEY})
@@ -68,7 +68,7 @@ async def test_no_error_shows_the_key(
     operation: str, fault: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not its text, its chain, its local variables, or any log record at DEBUG."""
-    monkeypatch.setattr("ivy_kernel.client.ivy.ANSWER_MARGIN_SECONDS", -4.7)
+    monkeypatch.setattr("ivy_kernel.api.clients.ANSWER_MARGIN_SECONDS", -4.7)
     caplog.set_level(logging.DEBUG)
     async with ScriptedServer(FAULTS[fault]) as server:
         more: dict[str, Any] = {"response_limit_bytes": 1000}

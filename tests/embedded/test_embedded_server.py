@@ -20,8 +20,8 @@ import psutil
 import pytest
 
 from ivy_kernel import embedded
-from ivy_kernel.client import Connection, IvyClient
-from ivy_kernel.client.credential import Credential
+from ivy_kernel.api import Connection, IvyClient
+from ivy_kernel.api.auth import Credential
 from ivy_kernel.connect import LiveSettings, open_lifecycle
 from ivy_kernel.embedded import Embedded, find, find_or_start, runtime_file
 from ivy_kernel.errors import NotSentError

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from sandbox_server import Json, RunningSandbox, running_sandbox
 
-from ivy_kernel.client import Connection, IvyClient
-from ivy_kernel.client.credential import Credential
+from ivy_kernel.api import Connection, IvyClient
+from ivy_kernel.api.auth import Credential
 from ivy_kernel.errors import BadRequestError, NoAnswerError, RouteError
 from ivy_kernel.models import Cell, Message
 from ivy_kernel.routes.named_tool import NamedTool

@@ -10,7 +10,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
-from ivy_kernel.client.connection import Answer, UntrustedServerError
+from ivy_kernel.api.connection import Answer, UntrustedServerError
 from ivy_kernel.errors import (
     ApiError,
     CreationFailedError,

@@ -13,8 +13,8 @@ module         what it does
 ============== ==============================================================
 """
 
-from ivy_kernel.client.connection import Answer, Connection
-from ivy_kernel.client.ivy import IvyClient
-from ivy_kernel.client.recoup import RecoupClient
+from ivy_kernel.api.clients import IvyClient
+from ivy_kernel.api.connection import Answer, Connection
+from ivy_kernel.api.recoup import RecoupClient
 
 __all__ = ["Answer", "Connection", "IvyClient", "RecoupClient"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ivy_kernel.client import operations
-from ivy_kernel.client.connection import Answer, Connection
-from ivy_kernel.client.retry import with_retries
+from ivy_kernel.api import operations
+from ivy_kernel.api.connection import Answer, Connection
+from ivy_kernel.api.retry import with_retries
 from ivy_kernel.errors import AnswerError, NotReadyError
 
 TOOL_CAP_SECONDS = 300.0
