@@ -5,10 +5,16 @@ Source: ``ivy-sandbox`` and ``recoup-sandbox`` OpenAPI documents, one constant p
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
 
 from ivy_kernel.errors import (
+    AnswerError,
     ApiError,
     BadRequestError,
     CreationFailedError,
@@ -19,7 +25,9 @@ from ivy_kernel.errors import (
     RateLimitedError,
     SandboxBrokenError,
     ToolTimeoutError,
+    UnexpectedStatusError,
 )
+from ivy_kernel.status import parse_http_date, parse_retry_after
 
 Meaning = tuple[type[ApiError], str]
 """The error a status becomes, and what to do about it (the end of the user's sentence)."""
@@ -170,3 +178,174 @@ RECOUP_STATUS = Operation(
     },
     url_setting="recoup_api_url",
 )
+
+
+DETAIL_LIMIT_CHARACTERS = 300
+RETRY_AFTER_LIMIT_SECONDS = 24 * 3600.0
+
+
+def decode_json(body: bytes, operation: Operation) -> Any:
+    """The JSON value in a body.
+
+    Raises
+    ------
+    AnswerError
+        When it holds none: says what it holds instead.
+    """
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        pass  # the standard library is more tolerant: NaN, lone surrogates
+    for text in (body, body.decode("utf-8", "replace")):  # one bad byte must not hide the rest
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError):
+            pass
+    raise AnswerError(
+        f"The answer to {operation.name} is not JSON but {describe_body(body)}; check the "
+        f"setting {operation.url_setting} and any proxy in between."
+    )
+
+
+def encode_json(value: object) -> bytes:
+    """A request's body.
+
+    Raises
+    ------
+    TypeError, ValueError, RecursionError
+        When it cannot be written as JSON.
+    """
+    compact = (",", ":")
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=compact)
+        return text.encode()
+    except UnicodeEncodeError:  # a lone surrogate, which JSON can say as an escape only
+        return json.dumps(value, allow_nan=False, separators=compact).encode()
+
+
+def describe_body(body: bytes) -> str:
+    """What a body that should have been JSON looks like, in words."""
+    start = body[:200].lstrip().lower()
+    if not body.strip():
+        return "empty"
+    if start.startswith((b"<!doctype html", b"<html")):
+        return "an HTML page"
+    if start[:1] in (b"{", b"["):
+        return f"broken or cut-off JSON of {len(body)} bytes"
+    return f"{len(body)} bytes of something else"
+
+
+def error_from_answer(
+    operation: Operation,
+    status_code: int,
+    headers: Mapping[str, str],
+    body: bytes,
+    subject: Mapping[str, Any],
+    *,
+    masked: Callable[[str], str] = str,
+) -> ApiError:
+    """The error for an answer with an error status.
+
+    Parameters
+    ----------
+    operation
+        What was asked for.
+    status_code, headers, body
+        The answer; header names in lower case.
+    subject
+        What the sentence names: ``chat_id``, ``tool``, ``key_setting``, …
+    masked
+        Takes the key out of what the platform says, which may well quote it.
+    """
+    retry_after_seconds = retry_after(headers)
+    detail, code = (one_line(masked(text)) for text in _details(body))
+    known = operation.meanings.get(status_code)
+    if known is None:
+        error_class: type[ApiError] = UnexpectedStatusError
+        advice = _unexpected(operation, status_code, headers, masked)
+    else:
+        error_class, template = known
+        advice = fill(template, {"retry_after": _wait_words(retry_after_seconds), **subject})
+    said = f" (the platform says: {detail})" if detail else ""
+    return error_class(
+        f"Could not {fill(operation.purpose, subject)}: HTTP {status_code}, {advice}{said}.",
+        status_code=status_code,
+        operation=operation.name,
+        detail=detail,
+        code=code,
+        retry_after_seconds=retry_after_seconds,
+    )
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds that ``Retry-After`` asks for, at most a day; ``None`` when it says nothing."""
+    asked = parse_retry_after(headers.get("retry-after"), parse_http_date(headers.get("date")))
+    return None if asked is None else min(asked, RETRY_AFTER_LIMIT_SECONDS)
+
+
+def fill(sentence: str, names: Mapping[str, Any]) -> str:
+    """Put names into one of our own sentences (never into words that came from outside)."""
+    shown = {k: f"{v:g}" if isinstance(v, float) else v for k, v in names.items()}
+    return sentence.format_map(_Unnamed(shown))
+
+
+class _Unnamed(dict[str, Any]):
+    """Leaves a placeholder readable when a caller has no name for it."""
+
+    def __missing__(self, key: str) -> str:
+        return f"(no {key})"
+
+
+def _wait_words(seconds: float | None) -> str:
+    return "a moment" if seconds is None else f"{seconds:.0f} s"
+
+
+def _unexpected(
+    operation: Operation,
+    status_code: int,
+    headers: Mapping[str, str],
+    masked: Callable[[str], str],
+) -> str:
+    if 300 <= status_code < 400:
+        address = one_line(masked(headers.get("location", "nowhere")))
+        return (
+            f"a redirect to {address!r}, which is not followed so that the key stays here; set "
+            f"{operation.url_setting} to the final address"
+        )
+    if status_code >= 500 and operation.method == "GET":
+        return "a fault on the platform's side; try again later"
+    if status_code >= 500:
+        return (
+            "a fault on the platform's side, which leaves unknown whether it was done; look "
+            "before you try again"
+        )
+    return f"which this operation does not document; check the setting {operation.url_setting}"
+
+
+def _details(body: bytes) -> tuple[str, str]:
+    """The platform's own words and its machine-readable code, from any plausible error body."""
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return "", ""
+    if not isinstance(value, dict):
+        return "", ""
+    nested = value.get("error")
+    scopes = [value, nested] if isinstance(nested, dict) else [value]
+    words = codes = ""
+    for scope in scopes:
+        for name in ("message", "error", "errorMessage", "error_message", "detail", "reason"):
+            if not words and isinstance(scope.get(name), str):
+                words = scope[name]
+        if not codes and isinstance(scope.get("code"), str):
+            codes = scope["code"]
+    return words, codes
+
+
+def one_line(text: str) -> str:
+    """Text from outside, safe for one line of a message: no control characters, shortened."""
+    text = re.sub(r"\s+", " ", text)
+    text = "".join(character for character in text if character.isprintable()).strip(" .")
+    if len(text) > DETAIL_LIMIT_CHARACTERS:
+        text = text[: DETAIL_LIMIT_CHARACTERS - 1] + "…"
+    return text
