@@ -10,10 +10,10 @@ _COMMANDS = {
     "demo": ("ivy_kernel.cli.demo.DemoApp", "Run the quickstart notebook in the local sandbox."),
     "run": ("ivy_kernel.cli.run.RunApp", "Run a notebook, every cell in the sandbox."),
     "serve": ("ivy_kernel.cli.serve.ServeApp", "Run the local sandbox in the foreground."),
-    "status": ("ivy_kernel.cli.lifecycle.StatusApp", "Show the sandbox's state."),
-    "create": ("ivy_kernel.cli.lifecycle.CreateApp", "Start the chat's sandbox and wait for it."),
-    "terminate": ("ivy_kernel.cli.lifecycle.TerminateApp", "Shut the sandbox down."),
-    "files": ("ivy_kernel.cli.lifecycle.FilesApp", "List the files registered for the chat."),
+    "status": ("ivy_kernel.cli.sandbox.StatusApp", "Show the sandbox's state."),
+    "create": ("ivy_kernel.cli.sandbox.CreateApp", "Start the chat's sandbox and wait for it."),
+    "terminate": ("ivy_kernel.cli.sandbox.TerminateApp", "Shut the sandbox down."),
+    "files": ("ivy_kernel.cli.sandbox.FilesApp", "List the files registered for the chat."),
     "doctor": ("ivy_kernel.cli.doctor.DoctorApp", "Check settings, network, key and kernel."),
 }
 
