@@ -7,7 +7,7 @@ from jupyter_core.application import JupyterApp
 from ivy_kernel._version import __version__
 
 _COMMANDS = {
-    "demo": ("ivy_kernel.cli.demo.DemoApp", "Run the quickstart notebook in the local sandbox."),
+    "demo": ("ivy_kernel.cli.run.DemoApp", "Run the quickstart notebook in the local sandbox."),
     "run": ("ivy_kernel.cli.run.RunApp", "Run a notebook, every cell in the sandbox."),
     "serve": ("ivy_kernel.cli.serve.ServeApp", "Run the local sandbox in the foreground."),
     "status": ("ivy_kernel.cli.sandbox.StatusApp", "Show the sandbox's state."),

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
+import shutil
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from jupyter_client.kernelspec import NoSuchKernel
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError, DeadKernelError
 from traitlets import Bool, Unicode
 
-from ivy_kernel.cli.base import DEBUG_FLAG, EXIT_FAILED, IvyCommandApp, plain, print_line
+from ivy_kernel.cli.base import (
+    DEBUG_FLAG,
+    EXIT_FAILED,
+    KERNEL_NAME,
+    IvyCommandApp,
+    plain,
+    print_line,
+)
 from ivy_kernel.errors import IvyError, UsageError
-
-if TYPE_CHECKING:
-    from ivy_kernel.cli.execution import FailedCell
 
 RUN_ALIASES = {"output": "RunApp.output"}
 RUN_FLAGS = {
@@ -52,8 +64,6 @@ class RunApp(IvyCommandApp):
         self.live_settings().current()  # a wrong setting is told before anything starts
         notebook = read_notebook(source)
         from tqdm import tqdm
-
-        from ivy_kernel.cli.execution import execute_notebook
 
         code_cells = sum(cell.cell_type == "code" for cell in notebook.cells)
         with tqdm(total=code_cells, unit="cell", disable=not self.progress, file=sys.stderr) as bar:
@@ -154,3 +164,199 @@ def report(failed: FailedCell | None, target: Path) -> int:
         f"Cell {failed.number} failed: {plain(failed.name)}: {plain(failed.value)}", error=True
     )
     return EXIT_FAILED
+
+
+STARTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class FailedCell:
+    """The cell that ended a run.
+
+    Parameters
+    ----------
+    number
+        Its place among the code cells, from 1.
+    name, value
+        Of the exception.
+    """
+
+    number: int
+    name: str
+    value: str
+
+
+class _WatchedClient(NotebookClient):
+    """Shows outputs as they come, and starts the kernel again when it dies before any cell."""
+
+    on_output: Callable[[int, Any], None] | None = None
+
+    async def async_start_new_kernel_client(self) -> Any:
+        for _ in range(STARTS - 1):
+            with contextlib.suppress(RuntimeError):  # it died; nothing has run yet
+                return await super().async_start_new_kernel_client()
+            self.km = self.create_kernel_manager()
+            await self.async_start_new_kernel()
+        try:
+            return await super().async_start_new_kernel_client()
+        except RuntimeError as error:
+            atexit.unregister(self._cleanup_kernel)  # which would fail: it has been cleaned up
+            raise DeadKernelError(f"{error}, {STARTS} times") from None
+
+    def output(self, outs: list[Any], msg: Any, display_id: str | None, cell_index: int) -> Any:
+        result = super().output(outs, msg, display_id, cell_index)
+        if self.on_output is not None and not msg["content"].get("transient"):
+            self.on_output(cell_index, msg)
+        return result
+
+
+async def execute_notebook(
+    notebook: Any,
+    *,
+    directory: Path,
+    kernel_arguments: list[str],
+    before_cell: Callable[[int], None] | None = None,
+    after_cell: Callable[[int], None] | None = None,
+    on_output: Callable[[int, Any], None] | None = None,
+) -> FailedCell | None:
+    """Run every code cell, in order, until one fails.
+
+    Parameters
+    ----------
+    notebook
+        The notebook; its outputs are replaced in place.
+    directory
+        The working directory of the kernel's own process.
+    kernel_arguments
+        More arguments for the kernel's command line.
+    before_cell, after_cell
+        Told the index of each code cell.
+    on_output
+        Told each output message as it comes; not the ones that are taken away again.
+
+    Returns
+    -------
+    FailedCell | None
+        The cell that failed; ``None`` when all succeeded.
+
+    Raises
+    ------
+    UsageError
+        When the kernelspec is not installed.
+    IvyError
+        When the kernel's own process died.
+    """
+    notebook.metadata["kernelspec"] = {
+        "name": KERNEL_NAME,
+        "display_name": "Ivy Sandbox",
+        "language": "python",
+    }
+    client = _WatchedClient(
+        notebook,
+        kernel_name=KERNEL_NAME,
+        timeout=None,
+        resources={"metadata": {"path": str(directory)}},
+        extra_arguments=kernel_arguments,
+        on_cell_start=lambda cell, cell_index: (
+            before_cell(cell_index) if before_cell and cell.cell_type == "code" else None
+        ),
+        on_cell_complete=lambda cell, cell_index: (
+            after_cell(cell_index) if after_cell and cell.cell_type == "code" else None
+        ),
+    )
+    client.on_output = on_output
+    try:
+        await client.async_execute()
+    except CellExecutionError as error:
+        return FailedCell(_number_of_failed(notebook), error.ename, error.evalue)
+    except NoSuchKernel:
+        raise UsageError(
+            f"The kernelspec {KERNEL_NAME} is not installed in this Python's environment; install "
+            f"the package again (pip install ivy-kernel), and see `jupyter kernelspec list`."
+        ) from None
+    except DeadKernelError as error:
+        raise IvyError(
+            f"The kernel's own process died; see the messages above ({error})."
+        ) from None
+    return None
+
+
+def _number_of_failed(notebook: Any) -> int:
+    code_cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    for number, cell in enumerate(code_cells, 1):
+        if any(output.output_type == "error" for output in cell.outputs):
+            return number
+    return len(code_cells)
+
+
+DEMO_SETTINGS = ["--Ivy.api_url=local", "--Ivy.chat_id=demo", "--Ivy.campaign_id=demo"]
+DEMO_ALIASES = {"output": "DemoApp.output"}
+
+
+class DemoApp(IvyCommandApp):
+    """Run the quickstart notebook, every cell through the embedded local sandbox.
+
+    Needs no account and no network. Prints each cell and its output, and writes the executed
+    notebook.
+    """
+
+    name = "jupyter-ivy-demo"
+    description = __doc__
+    aliases = DEMO_ALIASES
+    output = Unicode("ivy-quickstart.ipynb", help="Where to write the executed notebook.").tag(
+        config=True
+    )
+
+    async def run(self) -> int:
+        """Run it."""
+
+        source = examples_directory() / "quickstart.ipynb"
+        notebook = read_notebook(source)
+        target = Path(self.output)
+        check_target(target)
+        print_line("Running the quickstart notebook in the embedded local sandbox …")
+        failed = await execute_notebook(
+            notebook,
+            directory=Path.cwd(),
+            kernel_arguments=DEMO_SETTINGS,
+            before_cell=lambda index: print_cell(notebook.cells[index]),
+            on_output=lambda _index, message: print_message(message),
+        )
+        write_notebook(notebook, target)
+        code = report(failed, target)
+        if not code:
+            print_line(f"Open it with:  jupyter lab {target}")
+        return code
+
+
+def examples_directory() -> Path:
+    """Where the example notebooks are: in the installed package, or in the source tree."""
+    package = Path(__file__).resolve().parent.parent
+    for directory in (package / "examples", package.parent / "examples"):
+        if (directory / "quickstart.ipynb").is_file():
+            return directory
+    raise UsageError("The example notebooks are not there; install the package again.")
+
+
+def print_cell(cell: Any) -> None:
+    """Print a cell's source, as a terminal session shows it."""
+    width = min(shutil.get_terminal_size().columns, 100)
+    print_line("─" * width)
+    for line in cell.source.splitlines():
+        print_line(f"  │ {line}")
+
+
+def print_message(message: Any) -> None:
+    """Print an output as text."""
+    content = message["content"]
+    if message["msg_type"] == "stream":
+        print_line(content["text"].rstrip("\n"), raw=True)
+    elif message["msg_type"] == "error":
+        print_line("\n".join(content["traceback"]), raw=True)
+    elif "data" in content:
+        data = content["data"]
+        for mimetype, value in data.items():
+            if mimetype.startswith("image/"):
+                print_line(f"[{mimetype}, {len(value) * 3 // 4:,} bytes: see the notebook]")
+                return
+        print_line(str(data.get("text/plain", f"[{', '.join(data)}: see the notebook]")))

@@ -9,9 +9,8 @@ import pytest
 from sandbox_server import RunningSandbox
 
 from ivy_kernel.cli.base import print_line
-from ivy_kernel.cli.execution import FailedCell
-from ivy_kernel.cli.run import report
-from ivy_kernel.cli.watch import status_line
+from ivy_kernel.cli.run import FailedCell, report
+from ivy_kernel.cli.sandbox import status_line
 from ivy_kernel.describe import status_lines
 from ivy_kernel.errors import ForbiddenError
 from ivy_kernel.lifecycle import Lifecycle
