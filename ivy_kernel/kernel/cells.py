@@ -26,7 +26,7 @@ from ivy_kernel.kernel.cell_sink import CellSink
 from ivy_kernel.kernel.comms import Comms
 from ivy_kernel.kernel.current_session import CurrentSession
 from ivy_kernel.kernel.earlier_cells import ANNOUNCEMENT, EarlierCells
-from ivy_kernel.kernel.local_cells import take_apart
+from ivy_kernel.kernel.local import take_apart
 from ivy_kernel.kernel.local_comms import LocalComms
 from ivy_kernel.magics.cell_options import parse_cell_options
 from ivy_kernel.magics.cell_run import run_cell

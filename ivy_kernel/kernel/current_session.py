@@ -9,7 +9,7 @@ from traitlets.config import Config
 
 from ivy_kernel.connect import LiveSettings, identity, open_lifecycle, open_session
 from ivy_kernel.kernel.remote_comms import RemoteComms
-from ivy_kernel.kernel.restart_mark import Chat, RestartMark, session_key_of
+from ivy_kernel.kernel.restart import Chat, RestartMark, session_key_of
 from ivy_kernel.models import Sink
 from ivy_kernel.routes.agent import Event
 from ivy_kernel.session import Session

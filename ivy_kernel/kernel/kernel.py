@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 from ipykernel._version import kernel_protocol_version
 
 from ivy_kernel._version import __version__
-from ivy_kernel.kernel.channels import ChannelKernel
+from ivy_kernel.kernel.base import ChannelKernel
 from ivy_kernel.kernel.code_help import CodeHelp
-from ivy_kernel.kernel.control_requests import ControlRequests
 from ivy_kernel.kernel.history import History
-from ivy_kernel.kernel.restart_mark import RestartMark
+from ivy_kernel.kernel.requests import ControlRequests
+from ivy_kernel.kernel.restart import RestartMark
 from ivy_kernel.models import sendable
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import pytest
 from kernel_driver import KernelDriver, StartKernel
 from sandbox_server import RunningSandbox
 
-from ivy_kernel.kernel import restart_mark
-from ivy_kernel.kernel.restart_mark import RestartMark
+from ivy_kernel.kernel import restart
+from ivy_kernel.kernel.restart import RestartMark
 
 
 def attach(kernel: KernelDriver, chat: str) -> None:
@@ -81,7 +81,7 @@ def test_marks_are_of_one_kernel_and_stay_once_they_are_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A cell that ends while the process does takes none away, and another kernel sees none."""
-    monkeypatch.setattr(restart_mark, "jupyter_runtime_dir", lambda: str(tmp_path))
+    monkeypatch.setattr(restart, "jupyter_runtime_dir", lambda: str(tmp_path))
     ending, other = RestartMark("kernel-1.json"), RestartMark("kernel-2.json")
     here, there = ("https://a", "chat"), ("https://b", "chat")
     ending.leave([here])
