@@ -10,8 +10,8 @@ import asyncio
 import dataclasses
 import os
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +22,111 @@ from ivy_kernel.command_line import HelpAskedError
 from ivy_kernel.describe import event_sentence
 from ivy_kernel.errors import IvyError, UsageError
 from ivy_kernel.ivy_command import IvyCommand
-from ivy_kernel.kernel.cell_sink import CellSink
-from ivy_kernel.kernel.comms import Comms
+from ivy_kernel.kernel.comms import Comms, LocalComms
 from ivy_kernel.kernel.current_session import CurrentSession
-from ivy_kernel.kernel.earlier_cells import ANNOUNCEMENT, EarlierCells
 from ivy_kernel.kernel.local import take_apart
-from ivy_kernel.kernel.local_comms import LocalComms
 from ivy_kernel.magics.cell_options import parse_cell_options
 from ivy_kernel.magics.cell_run import run_cell
 from ivy_kernel.models import Cell, Json, Message, Outcome, Sink
 from ivy_kernel.pacing import JUPYTER_SERVER_RATE, Pacer
+from ivy_kernel.progress import blanked, is_progress
 from ivy_kernel.routes.agent import AgentLost, Event, KernelDied, KernelReady
 from ivy_kernel.routes.agent_cells import AgentCells
 from ivy_kernel.routes.endings import show_command_error, show_error, succeeded
 from ivy_kernel.status import SandboxStatus
+
+Answer = Callable[[Message], Coroutine[Any, Any, None]]
+"""Lets the user answer an ``input_request``."""
+
+
+class CellSink:
+    """All that is shown while a cell runs and belongs to it comes by here.
+
+    Parameters
+    ----------
+    show
+        Takes what is shown.
+    answer
+        Takes what is asked.
+    """
+
+    def __init__(self, show: Sink, answer: Answer) -> None:
+        self._show = show
+        self._answer = answer
+        self._shown_of_the_cell = False
+        self._questions: set[asyncio.Task[None]] = set()
+
+    def __call__(self, message: Message) -> None:
+        """Take one message."""
+        if not is_progress(message):
+            self._shown_of_the_cell = True
+        elif message.msg_type == "clear_output" and self._shown_of_the_cell:
+            message = blanked(message)  # what the cell has shown beside it stays
+        if message.channel == "stdin":
+            question = asyncio.ensure_future(self._answer(message))
+            self._questions.add(question)
+            question.add_done_callback(self._questions.discard)
+        else:
+            self._show(message)
+
+    def end(self) -> None:
+        """The cell is over, so nobody waits for answers."""
+        for question in self._questions:
+            question.cancel()
+
+
+ANNOUNCEMENT = (
+    "[A cell that was started before this kernel process is still running in the sandbox; what it "
+    "shows follows. Interrupt to stop it; interrupt twice to stop waiting for it.]\n"
+)
+
+
+class EarlierCells:
+    """Sends messages that belong to no cell of ours to the cell that shows them.
+
+    Parameters
+    ----------
+    otherwise
+        Takes those messages while there is no such cell.
+    """
+
+    def __init__(self, otherwise: Sink) -> None:
+        self._otherwise = otherwise
+        self._sink: Sink | None = None
+        self._question: Message | None = None
+
+    @contextmanager
+    def shown_in(self, sink: Sink) -> Iterator[None]:
+        """Show them in one cell for the time of the ``with`` block."""
+        self._sink = sink
+        try:
+            question, self._question = self._question, None
+            if question is not None:
+                sink(question)
+            yield
+        finally:
+            self._sink = None
+
+    def take(self, message: Message) -> None:
+        """Called with each message whose parent is no request of ours that is under way."""
+        if message.channel == "stdin":
+            self._take_question(message)
+        elif message.channel != "iopub":
+            return  # a reply that nobody waits for any more
+        elif self._sink is None or message.msg_type.startswith("comm_"):
+            self._otherwise(message)
+        elif message.msg_type == "error":  # this cell has not failed, so it is no error of its own
+            text = "\n".join(message.content.get("traceback", ()))
+            self._sink(Message("stream", {"name": "stderr", "text": f"{text}\n"}))
+        elif message.msg_type not in ("status", "execute_input"):
+            self._sink(dataclasses.replace(message, parent_header=None))
+
+    def _take_question(self, message: Message) -> None:
+        if self._sink is None:
+            self._question = message
+        else:
+            self._sink(message)
+
 
 COMM_APART_SECONDS = 0.03
 """nbclient loses the reply's wake-up when it is busy answering a comm message at that moment."""

@@ -17,15 +17,13 @@ from ipykernel._version import kernel_protocol_version
 
 from ivy_kernel._version import __version__
 from ivy_kernel.kernel.base import ChannelKernel
-from ivy_kernel.kernel.code_help import CodeHelp
-from ivy_kernel.kernel.history import History
-from ivy_kernel.kernel.requests import ControlRequests
+from ivy_kernel.kernel.requests import CodeHelp, ControlRequests, History
 from ivy_kernel.kernel.restart import RestartMark
 from ivy_kernel.models import sendable
 
 if TYPE_CHECKING:
     from ivy_kernel.kernel.cells import CellRunner
-    from ivy_kernel.kernel.local_shell import LocalShell
+    from ivy_kernel.kernel.local import LocalShell
     from ivy_kernel.models import Cell, Json, Message, Outcome
 
 INTERRUPT_LATE_SECONDS = 0.3
@@ -196,14 +194,14 @@ class IvyKernel(ChannelKernel):
         return self._runner
 
     async def _ask(self, text: str, secret: bool, parent: Json, ident: Any) -> str:
-        from ivy_kernel.kernel.questions import ask
+        from ivy_kernel.kernel.requests import ask
 
         return await ask(
             self.session, self.stdin_socket, text, parent=parent, ident=ident, password=secret
         )
 
     def _run_here(self, code: str, cell: Cell) -> Outcome:
-        from ivy_kernel.kernel.local_shell import LocalShell
+        from ivy_kernel.kernel.local import LocalShell
         from ivy_kernel.models import Outcome
 
         if self._local_shell is None:
