@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from ivy_kernel.local_sandbox import runtime_file
 from ivy_kernel.local_sandbox.descendants import become_subreaper, kill_descendants
+from ivy_kernel.local_sandbox.runtime_file import remove_runtime_file
 
 SWEEP_SIGNAL = signal.SIGUSR1
 """By which the server has orphans killed."""
@@ -64,7 +64,7 @@ def guard(arguments: Sequence[str], runtime: Path | None) -> int:
         signal.signal(number, signal.SIG_IGN)
     kill_descendants(os.getpid())
     if runtime is not None:
-        runtime_file.remove(runtime, os.getpid())
+        remove_runtime_file(runtime, os.getpid())
     os.close(write_end)
     return exit_code if exit_code >= 0 else 128 - exit_code
 

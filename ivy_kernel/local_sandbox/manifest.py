@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
-
-Json = dict[str, Any]
 
 
 def read_manifest(path: Path) -> list[Json]:

@@ -27,8 +27,8 @@ from ivy_kernel.local_sandbox.descendants import (
 )
 from ivy_kernel.local_sandbox.environment import MARKER, without_secrets
 from ivy_kernel.local_sandbox.host import Host
-from ivy_kernel.local_sandbox.keeper import READY_ID
 from ivy_kernel.local_sandbox.pipes import PipeReader
+from ivy_kernel.local_sandbox.process_reaper import READY_ID
 
 _PACKAGE_PARENT = Path(__file__).resolve().parents[2]
 _KEEPER_END_SECONDS = 6.0
@@ -174,7 +174,7 @@ class ChatProcesses:
         with theirs:
             plain = without_secrets(os.environ, self._host.secrets())
             environment = {**plain, MARKER: self._sandbox_id}
-            module = "ivy_kernel.local_sandbox.keeper"
+            module = "ivy_kernel.local_sandbox.process_reaper"
             self._keeper = subprocess.Popen(
                 [sys.executable, *_KEEPER_FLAGS, "-m", module, str(theirs.fileno())],
                 # "-m" puts the working directory first on the import path: it must be ours.

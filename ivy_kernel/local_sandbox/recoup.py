@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ivy_kernel.local_sandbox.handlers import Handler
 from ivy_kernel.local_sandbox.refusal import Refusal
-
-Json = dict[str, Any]
 
 
 class SessionStatusHandler(Handler):

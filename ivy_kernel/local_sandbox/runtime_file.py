@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 
-def write(path: Path, content: dict[str, Any]) -> None:
+def write_runtime_file(path: Path, content: dict[str, Any]) -> None:
     """Write it with mode 0600, whole or not at all."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     passing = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
@@ -20,7 +20,7 @@ def write(path: Path, content: dict[str, Any]) -> None:
     passing.replace(path)
 
 
-def remove(path: Path, pid: int) -> None:
+def remove_runtime_file(path: Path, pid: int) -> None:
     """Remove it, unless another server has written it meanwhile."""
     with contextlib.suppress(OSError, ValueError):
         if json.loads(path.read_text()).get("pid") == pid:

@@ -20,7 +20,7 @@ import psutil
 from tornado import httpserver, iostream, netutil, web
 
 from ivy_kernel._version import __version__
-from ivy_kernel.local_sandbox import handlers, runtime_file
+from ivy_kernel.local_sandbox import handlers
 from ivy_kernel.local_sandbox.chats import Chats
 from ivy_kernel.local_sandbox.clock import Clock
 from ivy_kernel.local_sandbox.config import Config
@@ -31,6 +31,7 @@ from ivy_kernel.local_sandbox.guard import SWEEP_SIGNAL
 from ivy_kernel.local_sandbox.host import Host
 from ivy_kernel.local_sandbox.limits import RateLimit
 from ivy_kernel.local_sandbox.recoup import SessionStatusHandler
+from ivy_kernel.local_sandbox.runtime_file import remove_runtime_file, write_runtime_file
 
 log = logging.getLogger("ivy_kernel.local_sandbox")
 
@@ -181,7 +182,7 @@ class Server:
                 if isinstance(result, Exception):
                     log.error("a sandbox did not end in order", exc_info=result)
             if self._options.runtime_file is not None:
-                runtime_file.remove(self._options.runtime_file, self._pid)
+                remove_runtime_file(self._options.runtime_file, self._pid)
             # Those whose calls ended with the sandbox get their answer.
             until = time.monotonic() + 1.0
             while self.parts.open_requests and time.monotonic() < until:  # noqa: ASYNC110 - once, at the end
@@ -195,7 +196,7 @@ class Server:
     def _announce(self) -> None:
         url, pid = self.parts.url, self._pid
         if self._options.runtime_file is not None:
-            runtime_file.write(
+            write_runtime_file(
                 self._options.runtime_file,
                 {
                     "url": url,

@@ -2,7 +2,7 @@
 
 It starts what the server asks for, and is the subreaper of it all, so that daemons too stay below
 it. When the server closes the connection, or is gone in whatever way, it kills everything below
-it and ends. Run as ``python -m ivy_kernel.local_sandbox.keeper FD``.
+it and ends. Run as ``python -m ivy_kernel.local_sandbox.process_reaper FD``.
 
 The server sends one byte with three file descriptors: stdout and stderr of the new process, and a
 file that holds the order as JSON (``id``, ``argv``, ``cwd``, ``env``, ``kill_descendants``). The
