@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ivy_kernel.local_sandbox.host import Host
-from ivy_kernel.local_sandbox.manifest import read_manifest
 from ivy_kernel.local_sandbox.place import Place
 from ivy_kernel.local_sandbox.refusal import Refusal
 from ivy_kernel.local_sandbox.sandbox import Sandbox
+from ivy_kernel.local_sandbox.workspace import read_manifest
 
 Json = dict[str, Any]
 

@@ -8,16 +8,37 @@ server go at the same moment, the keepers notice that, and kill what is below th
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from ivy_kernel.local_sandbox.descendants import become_subreaper, kill_descendants
-from ivy_kernel.local_sandbox.runtime_file import remove_runtime_file
+
+
+def write_runtime_file(path: Path, content: dict[str, Any]) -> None:
+    """Write it with mode 0600, whole or not at all."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    passing = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
+    descriptor = os.open(passing, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        json.dump(content, file)
+    passing.replace(path)
+
+
+def remove_runtime_file(path: Path, pid: int) -> None:
+    """Remove it, unless another server has written it meanwhile."""
+    with contextlib.suppress(OSError, ValueError):
+        if json.loads(path.read_text()).get("pid") == pid:
+            path.unlink()
+
 
 SWEEP_SIGNAL = signal.SIGUSR1
 """By which the server has orphans killed."""

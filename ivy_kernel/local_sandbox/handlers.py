@@ -22,11 +22,10 @@ from tornado import web
 from tornado.httputil import format_timestamp
 
 from ivy_kernel.local_sandbox.chats import Chats
-from ivy_kernel.local_sandbox.clock import Clock
 from ivy_kernel.local_sandbox.config import Config
 from ivy_kernel.local_sandbox.counters import Counters
-from ivy_kernel.local_sandbox.credentials import Credentials
-from ivy_kernel.local_sandbox.limits import RateLimit
+from ivy_kernel.local_sandbox.credentials import Credentials, RateLimit
+from ivy_kernel.local_sandbox.host import Clock
 from ivy_kernel.local_sandbox.refusal import Refusal
 from ivy_kernel.local_sandbox.tools import TOOLS, run_tool
 
@@ -335,3 +334,27 @@ class UnknownHandler(Handler):
     def prepare(self) -> None:
         """There is nothing here, whoever asks."""
         self.refuse(Refusal(404, "there is no such route", "NOT_FOUND"))
+
+
+class SessionStatusHandler(Handler):
+    """Lifecycle of the sandbox that is bound to a session; reading it is no activity."""
+
+    route = "/api/sandbox/status"
+
+    def authenticated_owner(self) -> str:
+        """The owner by exactly one of ``x-api-key`` and ``Authorization``."""
+        return self.parts.credentials.recoup_owner(self.request.headers)
+
+    def error_body(self, refusal: Refusal) -> Json:
+        """Errors as Recoup writes them."""
+        return {"status": "error", "error": refusal.error}
+
+    async def get(self) -> None:
+        """Say how the sandbox of the session is."""
+        await self.answer(self._status())
+
+    async def _status(self) -> tuple[int, Json]:
+        session_id = self.get_query_argument("sessionId", "", strip=False)
+        if not session_id:
+            raise Refusal(400, "the query parameter sessionId is missing", "MISSING_ID")
+        return 200, self.parts.chats.session_status(session_id, self.owner)

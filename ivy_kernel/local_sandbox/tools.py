@@ -42,10 +42,9 @@ from pathlib import Path
 from typing import Any
 
 from ivy_kernel.local_sandbox import search
-from ivy_kernel.local_sandbox.clock import Clock
 from ivy_kernel.local_sandbox.config import Config
 from ivy_kernel.local_sandbox.families import Run, shaped
-from ivy_kernel.local_sandbox.manifest import register
+from ivy_kernel.local_sandbox.host import Clock
 from ivy_kernel.local_sandbox.notebook import CellTimeoutError, KernelStartError, NotebookKernel
 from ivy_kernel.local_sandbox.place import Place
 from ivy_kernel.local_sandbox.processes import ChatProcesses, KeeperLostError, NotStartedError
@@ -59,7 +58,7 @@ from ivy_kernel.local_sandbox.script import (
     run_command,
     run_script,
 )
-from ivy_kernel.local_sandbox.workspace import FileError, Workspace, decoded, encoded
+from ivy_kernel.local_sandbox.workspace import FileError, Workspace, decoded, encoded, register
 
 Json = dict[str, Any]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
+import json
 import mimetypes
 import os
 import secrets
@@ -244,3 +245,20 @@ def encoded(content: str, encoding: str) -> bytes:
         return content.encode()
     except UnicodeEncodeError:
         raise Refusal(400, "content has characters that are no text", "BAD_PARAMETERS") from None
+
+
+def read_manifest(path: Path) -> list[Json]:
+    """The registered files, oldest first."""
+    try:
+        entries = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return []
+    return entries if isinstance(entries, list) else []
+
+
+def register(path: Path, entry: Json) -> None:
+    """Add a file; one that is there already is replaced and counts as new."""
+    entries = [known for known in read_manifest(path) if known.get("path") != entry["path"]]
+    passing = path.with_suffix(".part")
+    passing.write_text(json.dumps([*entries, entry]))
+    os.replace(passing, path)  # noqa: PTH105 - the same call, and it says that it is atomic
