@@ -107,10 +107,10 @@ def _objects(options: argparse.Namespace) -> list[dict[str, Any]]:
 def _serve(options: argparse.Namespace) -> int:
     import logging
 
-    from ivy_kernel.local_sandbox import runners
     from ivy_kernel.local_sandbox.config import Config, ConfigError
     from ivy_kernel.local_sandbox.environment import MARKER
     from ivy_kernel.local_sandbox.server import Options, serve
+    from ivy_kernel.local_sandbox.simulation import runners
 
     config = Config()
     try:

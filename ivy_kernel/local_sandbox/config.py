@@ -9,8 +9,8 @@ from typing import Any
 
 from ivy_kernel.local_sandbox import checks
 from ivy_kernel.local_sandbox.checks import Check
-from ivy_kernel.local_sandbox.families import CASES, FAMILIES, NESTINGS
-from ivy_kernel.local_sandbox.runners import RUNNERS
+from ivy_kernel.local_sandbox.simulation.result_shapes import CASES, FAMILIES, NESTINGS
+from ivy_kernel.local_sandbox.simulation.runners import RUNNERS
 
 Json = dict[str, Any]
 

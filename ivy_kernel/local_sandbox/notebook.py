@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ivy_kernel.local_sandbox.families import Run
 from ivy_kernel.local_sandbox.processes import ChatProcesses, Process
+from ivy_kernel.local_sandbox.simulation.result_shapes import Run
 
 if TYPE_CHECKING:
     from jupyter_client.asynchronous.client import AsyncKernelClient

@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from ivy_kernel.local_sandbox import runners
 from ivy_kernel.local_sandbox.config import Config
-from ivy_kernel.local_sandbox.families import Run
 from ivy_kernel.local_sandbox.place import Place
 from ivy_kernel.local_sandbox.processes import ChatProcesses, Finished, NotStartedError
+from ivy_kernel.local_sandbox.simulation import runners
+from ivy_kernel.local_sandbox.simulation.result_shapes import Run
 
 Json = dict[str, Any]
 

@@ -43,7 +43,6 @@ from typing import Any
 
 from ivy_kernel.local_sandbox import search
 from ivy_kernel.local_sandbox.config import Config
-from ivy_kernel.local_sandbox.families import Run, shaped
 from ivy_kernel.local_sandbox.host import Clock
 from ivy_kernel.local_sandbox.notebook import CellTimeoutError, KernelStartError, NotebookKernel
 from ivy_kernel.local_sandbox.place import Place
@@ -58,6 +57,7 @@ from ivy_kernel.local_sandbox.script import (
     run_command,
     run_script,
 )
+from ivy_kernel.local_sandbox.simulation.result_shapes import Run, shaped
 from ivy_kernel.local_sandbox.workspace import FileError, Workspace, decoded, encoded, register
 
 Json = dict[str, Any]

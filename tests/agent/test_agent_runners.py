@@ -10,7 +10,7 @@ from far_side import route_to, until
 from sandbox_server import running_sandbox
 
 from ivy_kernel.errors import RouteError
-from ivy_kernel.local_sandbox.runners import unavailable
+from ivy_kernel.local_sandbox.simulation.runners import unavailable
 from ivy_kernel.routes.agent import Rung
 
 PYTHON, NOTEBOOK = "sandbox_python", "sandbox_notebook"

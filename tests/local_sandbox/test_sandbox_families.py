@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sandbox_server import Json, RunningSandbox, running_sandbox
 
-from ivy_kernel.local_sandbox.families import FAMILIES, NESTINGS, Run, shaped
+from ivy_kernel.local_sandbox.simulation.result_shapes import FAMILIES, NESTINGS, Run, shaped
 
 _PNG = base64.b64encode(b"\x89PNG\r\n\x1a\nrest").decode()
 _SCRIPT = (

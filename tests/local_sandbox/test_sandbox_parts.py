@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 import ivy_kernel.local_sandbox
 from ivy_kernel.local_sandbox.config import Config, ConfigError, described
 from ivy_kernel.local_sandbox.environment import without_secrets
-from ivy_kernel.local_sandbox.families import CASES, FAMILIES, NESTINGS, Run, shaped
 from ivy_kernel.local_sandbox.handlers import json_bytes
 from ivy_kernel.local_sandbox.place import safe_name
 from ivy_kernel.local_sandbox.search import matches_glob
+from ivy_kernel.local_sandbox.simulation.result_shapes import CASES, FAMILIES, NESTINGS, Run, shaped
 
 
 def test_it_imports_nothing_of_the_client() -> None:

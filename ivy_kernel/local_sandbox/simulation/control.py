@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ivy_kernel.local_sandbox import runners
 from ivy_kernel.local_sandbox.config import ConfigError
 from ivy_kernel.local_sandbox.credentials import LOCAL_OWNER
 from ivy_kernel.local_sandbox.handlers import Handler
 from ivy_kernel.local_sandbox.refusal import Refusal
+from ivy_kernel.local_sandbox.simulation import runners
 
 Json = dict[str, Any]
 
