@@ -26,7 +26,7 @@ def unload_ipython_extension(shell: Any) -> None:
 def __getattr__(name: str) -> Any:
     """The widget's class, imported when it is first asked for: not everyone has its packages."""
     if name == "StatusWidget":
-        from ivy_kernel.widget import StatusWidget
+        from ivy_kernel.magics.widget import StatusWidget
 
         return StatusWidget
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

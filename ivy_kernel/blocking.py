@@ -18,7 +18,6 @@ from types import FrameType
 from typing import Any, Generic, TypeVar
 
 Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 SLICE_SECONDS = 0.1
 """Where signals do not end a wait, it is looked for them this often."""

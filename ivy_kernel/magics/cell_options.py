@@ -10,8 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from ivy_kernel.command_line import OptionParser, split_line
 from ivy_kernel.errors import UsageError
+from ivy_kernel.magics.options import OptionParser, split_line
 
 LANGUAGES = {"python": "", "r": "sandbox_rscript", "sh": "sandbox_exec"}
 """Language → the tool that runs it; Python goes where all cells go, and keeps its variables."""

@@ -11,7 +11,7 @@ from sandbox_server import RunningSandbox
 
 WIDGET = {
     "ivy-sandbox": "%ivy widget",
-    "python3": "from ivy_kernel.widget import StatusWidget\nStatusWidget()",
+    "python3": "from ivy_kernel.magics.widget import StatusWidget\nStatusWidget()",
 }
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Awaitable, Callable
 
-from ivy_kernel.command_line import HelpAskedError, OptionParser, split_line
 from ivy_kernel.connect import LiveSettings, open_lifecycle
 from ivy_kernel.describe import route_lines, settings_table, status_lines
 from ivy_kernel.errors import UsageError
 from ivy_kernel.magics.cell_options import cell_parser
+from ivy_kernel.magics.options import HelpAskedError, OptionParser, split_line
 from ivy_kernel.models import Message, Sink
 from ivy_kernel.session import Session
 from ivy_kernel.status import SandboxStatus, monotonic_seconds
@@ -132,7 +132,7 @@ class IvyCommand:
         _show(sink, session, await session.lifecycle.status())
 
     async def _widget(self, options: argparse.Namespace, sink: Sink) -> None:
-        from ivy_kernel.widget import open_widget  # needs packages that not everyone has
+        from ivy_kernel.magics.widget import open_widget  # needs packages that not everyone has
 
         sink(Message("display_data", await open_widget(self._session, self._live.reload)))
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ivy_kernel.blocking import BlockingCall, LoopThread
-from ivy_kernel.magics.native_output import NativeOutput
+from ivy_kernel.magics.output import NativeOutput
 from ivy_kernel.models import Message
 
 Result = TypeVar("Result")
