@@ -24,9 +24,8 @@ from ivy_kernel.kernel.comms import Comms, LocalComms
 from ivy_kernel.kernel.current_session import CurrentSession
 from ivy_kernel.kernel.local import take_apart
 from ivy_kernel.magics.cell import run_cell
-from ivy_kernel.magics.cell_options import parse_cell_options
 from ivy_kernel.magics.commands import IvyCommand
-from ivy_kernel.magics.options import HelpAskedError
+from ivy_kernel.magics.options import HelpAskedError, parse_cell_options
 from ivy_kernel.models import Cell, Json, Message, Outcome, Sink
 from ivy_kernel.pacing import JUPYTER_SERVER_RATE, Pacer
 from ivy_kernel.progress import blanked, is_progress

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from ivy_kernel.magics.cell_options import LANGUAGES, CellOptions, tool_parameters
+from ivy_kernel.magics.options import LANGUAGES, CellOptions, tool_parameters
 from ivy_kernel.models import Cell, Message, Outcome, Sink
 from ivy_kernel.routes.endings import show_error, succeeded
 from ivy_kernel.routes.named_tool import NamedTool

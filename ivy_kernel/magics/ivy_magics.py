@@ -15,16 +15,13 @@ from typing import Any
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 from jupyter_core.paths import jupyter_data_dir
 
-from ivy_kernel.blocking import loop_thread
 from ivy_kernel.errors import IvyError, UsageError
 from ivy_kernel.magics.cell import run_cell
-from ivy_kernel.magics.cell_options import CellOptions, parse_cell_options
 from ivy_kernel.magics.commands import IvyCommand
-from ivy_kernel.magics.errors_raised import RemoteInterrupt, exception_for, shown_briefly
-from ivy_kernel.magics.options import HelpAskedError
-from ivy_kernel.magics.output import NativeOutput
+from ivy_kernel.magics.options import CellOptions, HelpAskedError, parse_cell_options
+from ivy_kernel.magics.output import NativeOutput, RemoteInterrupt, exception_for, shown_briefly
 from ivy_kernel.magics.sessions import MagicSessions
-from ivy_kernel.magics.waiting import Post, ask, wait_in_cell
+from ivy_kernel.magics.waiting import Post, ask, loop_thread, wait_in_cell
 from ivy_kernel.models import Cell, Json, Message, Outcome
 from ivy_kernel.pacing import JUPYTER_SERVER_RATE, Pacer
 from ivy_kernel.session import Session

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
+import keyword
+import math
+import re
 import shlex
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from ivy_kernel.errors import UsageError
@@ -73,3 +78,151 @@ def split_line(name: str, line: str) -> list[str]:
         return shlex.split(line)
     except ValueError as exc:
         raise UsageError(f"{name} {line}: {exc}.") from None
+
+
+LANGUAGES = {"python": "", "r": "sandbox_rscript", "sh": "sandbox_exec"}
+"""Language → the tool that runs it; Python goes where all cells go, and keeps its variables."""
+
+OUT_HELP = """\
+--out NAME puts what the cell gives into the variable NAME of this notebook, when it succeeds:
+  the value of its last line, if that is plain data (numbers, text, lists, dictionaries, …);
+  else the text that stands for that value;
+  without any value, what it printed, decoded if that is JSON, else as text.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CellOptions:
+    """What stands after ``%%ivy``.
+
+    Parameters
+    ----------
+    timeout_seconds
+        The cell is stopped after so long; ``None`` for no limit of ours.
+    chat_id
+        The chat whose sandbox runs it; ``None`` for the one that is attached.
+    language
+        One of `LANGUAGES`.
+    out
+        The variable that keeps what the cell gives; empty for none.
+    tool
+        The tool that gets the cell as its JSON parameters; empty for none.
+    """
+
+    timeout_seconds: float | None = None
+    chat_id: str | None = None
+    language: str = "python"
+    out: str = ""
+    tool: str = ""
+
+
+def cell_parser() -> OptionParser:
+    """The parser of ``%%ivy``'s line."""
+    parser = OptionParser(
+        "%%ivy", "Run this cell in the sandbox. Python keeps its variables there.", OUT_HELP
+    )
+    parser.add_argument(
+        "--timeout",
+        metavar="SECONDS",
+        type=_seconds,
+        help="stop the cell after so long; the start of a sandbox does not count",
+    )
+    parser.add_argument(
+        "--chat", metavar="ID", type=_filled, help="run it in the sandbox of another chat"
+    )
+    parser.add_argument(
+        "--lang",
+        choices=list(LANGUAGES),
+        help="python (the default), r or sh; the last two are scripts, without variables",
+    )
+    parser.add_argument("--out", metavar="NAME", type=_variable, help="keep the result; see below")
+    parser.add_argument(
+        "--tool",
+        metavar="NAME",
+        type=_tool,
+        help="run a tool of the platform; the cell is a JSON object with its parameters",
+    )
+    return parser
+
+
+def parse_cell_options(line: str) -> CellOptions:
+    """The options of one ``%%ivy`` line.
+
+    Raises
+    ------
+    UsageError
+        For an option or a value that there is not.
+    HelpAskedError
+        For ``--help``.
+    """
+    words = split_line("%%ivy", line)
+    options = cell_parser().parse_line(words)
+    if options.tool and options.lang:
+        raise UsageError(
+            "%%ivy: --tool and --lang exclude each other; --lang chooses a tool by itself."
+        )
+    return CellOptions(
+        timeout_seconds=options.timeout,
+        chat_id=options.chat,
+        language=options.lang or "python",
+        out=options.out or "",
+        tool=options.tool or "",
+    )
+
+
+def tool_parameters(tool: str, code: str) -> dict[str, Any]:
+    """The parameters that a ``--tool`` cell holds.
+
+    Raises
+    ------
+    UsageError
+        When it is not a JSON object: says where it went wrong.
+    """
+    if not code.strip():
+        return {}
+    try:
+        value = json.loads(code)
+    except ValueError as exc:
+        raise UsageError(
+            f"The cell below --tool {tool} must be a JSON object with the tool's parameters: "
+            f"{exc}. Nothing was run."
+        ) from None
+    if not isinstance(value, dict):
+        raise UsageError(
+            f"The cell below --tool {tool} must be a JSON object with the tool's parameters, but "
+            f"it is a JSON {_kind(value)}. Nothing was run."
+        )
+    return value
+
+
+def _kind(value: object) -> str:
+    kinds = {list: "array", str: "string", bool: "truth value", type(None): "null"}
+    return kinds.get(type(value), "number")
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a number of seconds above 0")
+    return value
+
+
+def _filled(text: str) -> str:
+    if not text.strip():
+        raise argparse.ArgumentTypeError("it must be the id of a chat")
+    return text.strip()
+
+
+def _variable(text: str) -> str:
+    if not text.isidentifier() or keyword.iskeyword(text):
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be the name of a variable")
+    return text
+
+
+def _tool(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_.-]+", text) or not text.strip("."):
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be the name of a tool")
+    return text

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ivy_kernel.blocking import BlockingCall, LoopThread, loop_thread
+from ivy_kernel.magics.waiting import BlockingCall, LoopThread, loop_thread
 
 Post = Callable[[Any], None]
 
