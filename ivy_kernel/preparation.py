@@ -14,7 +14,7 @@ from ivy_kernel.lifecycle import Lifecycle
 from ivy_kernel.models import Cell, Message, Outcome, Sink
 from ivy_kernel.readiness import Readiness
 from ivy_kernel.route_choice import RouteChoice
-from ivy_kernel.routes.route import Route
+from ivy_kernel.routes.base import Route
 from ivy_kernel.status import monotonic_seconds
 
 CHECK_AFTER_SECONDS = 15.0

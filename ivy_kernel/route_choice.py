@@ -9,8 +9,8 @@ from ivy_kernel.lifecycle import Lifecycle
 from ivy_kernel.models import Json, Sink
 from ivy_kernel.routes.agent import Event
 from ivy_kernel.routes.agent_cells import AgentCells
+from ivy_kernel.routes.base import Route
 from ivy_kernel.routes.notebook import NotebookRoute
-from ivy_kernel.routes.route import Route
 from ivy_kernel.routes.script import ScriptRoute
 from ivy_kernel.routes.tools import SandboxTools
 

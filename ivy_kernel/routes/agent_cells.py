@@ -15,8 +15,8 @@ from ivy_kernel.routes.agent import (
     KernelDied,
     Unreachable,
 )
+from ivy_kernel.routes.base import RouteName
 from ivy_kernel.routes.endings import show_error
-from ivy_kernel.routes.route import RouteName
 from ivy_kernel.routes.tools import SandboxTools
 
 QUESTION_SECONDS = 30.0

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 
 from ivy_kernel.errors import IvyError, SandboxLostError
 from ivy_kernel.models import Cell, Json, Outcome, Sink
+from ivy_kernel.routes.base import RouteName
+from ivy_kernel.routes.one_call import PlainRoute, unanswered
 from ivy_kernel.routes.pages import Pages, with_pages_shown
-from ivy_kernel.routes.plain_route import PlainRoute, unanswered
 from ivy_kernel.routes.result_strings import strings_in
-from ivy_kernel.routes.route import RouteName
 from ivy_kernel.routes.tools import SandboxTools
 
 QUESTION_SECONDS = 30.0

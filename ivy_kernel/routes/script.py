@@ -8,8 +8,8 @@ from __future__ import annotations
 import ast
 
 from ivy_kernel.models import Cell, Json, Outcome, Sink
-from ivy_kernel.routes.plain_route import PlainRoute, unanswered
-from ivy_kernel.routes.route import RouteName
+from ivy_kernel.routes.base import RouteName
+from ivy_kernel.routes.one_call import PlainRoute, unanswered
 
 
 class ScriptRoute(PlainRoute):

@@ -18,9 +18,9 @@ from ivy_kernel.routes.agent.docket import Docket
 from ivy_kernel.routes.agent.events import Event
 from ivy_kernel.routes.agent.exchange import Counters, ToolCall
 from ivy_kernel.routes.agent.ladder import RUNGS, Ladder, Rung
-from ivy_kernel.routes.agent.outcomes import execute_content, fate_in_words, fate_of, told
 from ivy_kernel.routes.agent.outgoing import Outgoing, header_of
 from ivy_kernel.routes.agent.pending import EndedError, Pending
+from ivy_kernel.routes.outcomes import execute_content, fate_in_words, fate_of, told
 
 Interrupted = Literal["sent", "armed", "finished", "unreachable"]
 

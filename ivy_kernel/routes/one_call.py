@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from ivy_kernel.models import Cell, Json, Outcome, Sink
+from ivy_kernel.routes.base import RouteName
 from ivy_kernel.routes.plain_tool import InterruptibleCall
-from ivy_kernel.routes.route import RouteName
 from ivy_kernel.routes.tools import Probe, SandboxTools
 
 
