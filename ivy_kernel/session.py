@@ -32,8 +32,8 @@ from ivy_kernel.route_choice import RouteChoice
 from ivy_kernel.routes.agent import AgentLost, Event, Unreachable
 from ivy_kernel.routes.agent_cells import TERMINATED, AgentCells
 from ivy_kernel.routes.base import Route
-from ivy_kernel.routes.endings import show_ivy_error, succeeded
-from ivy_kernel.routes.named_tool import NamedTool
+from ivy_kernel.routes.one_call import NamedTool
+from ivy_kernel.routes.outcomes import show_ivy_error, succeeded
 from ivy_kernel.status import SandboxStatus
 from ivy_kernel.turn import Turn
 

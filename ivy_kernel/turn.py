@@ -10,8 +10,8 @@ from ivy_kernel.errors import NotFoundError, NotReadyError
 from ivy_kernel.models import Outcome, Sink
 from ivy_kernel.readiness import Readiness
 from ivy_kernel.routes.base import Route
-from ivy_kernel.routes.endings import show_error
-from ivy_kernel.routes.named_tool import NamedTool
+from ivy_kernel.routes.one_call import NamedTool
+from ivy_kernel.routes.outcomes import show_error
 
 Result = TypeVar("Result")
 

@@ -168,7 +168,7 @@ class IvyKernel(ChannelKernel):
         return count
 
     def _faulted(self, exc: BaseException, parent: Json, *, silent: bool) -> Outcome:
-        from ivy_kernel.routes.endings import show_error
+        from ivy_kernel.routes.outcomes import show_error
 
         sentence = (
             f"A fault of the Ivy Sandbox kernel ended this cell. What it did in the sandbox is not "

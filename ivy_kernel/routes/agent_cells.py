@@ -16,7 +16,7 @@ from ivy_kernel.routes.agent import (
     Unreachable,
 )
 from ivy_kernel.routes.base import RouteName
-from ivy_kernel.routes.endings import show_error
+from ivy_kernel.routes.outcomes import show_error
 from ivy_kernel.routes.tools import SandboxTools
 
 QUESTION_SECONDS = 30.0

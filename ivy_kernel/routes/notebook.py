@@ -8,15 +8,61 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 from collections.abc import Mapping
 
 from ivy_kernel.errors import IvyError, SandboxLostError
-from ivy_kernel.models import Cell, Json, Outcome, Sink
+from ivy_kernel.models import Cell, Json, Message, Outcome, Sink
 from ivy_kernel.routes.base import RouteName
 from ivy_kernel.routes.one_call import PlainRoute, unanswered
-from ivy_kernel.routes.pages import Pages, with_pages_shown
-from ivy_kernel.routes.result_strings import strings_in
-from ivy_kernel.routes.tools import SandboxTools
+from ivy_kernel.routes.tools import SandboxTools, strings_in
+
+MIME_TYPE = "application/vnd.ivy-kernel.page+json"
+
+_SHOW = f"""
+for _ivy_page in get_ipython().payload_manager.read_payload():
+    if _ivy_page.get('source') == 'page':
+        __import__('IPython').display.display(
+            {{'text/plain': _ivy_page['data'].get('text/plain', ''), '{MIME_TYPE}': _ivy_page}},
+            raw=True)
+get_ipython().payload_manager.clear_payload()
+_ivy_page = None; del _ivy_page
+"""
+
+_NAME = r"%{0,2}[^\W\d][\w.*\[\]]*"
+_HELP_LINE = re.compile(
+    rf"\?{{1,2}}\s*{_NAME}|{_NAME}\?{{1,2}}|%(pinfo2?|psearch|pdoc|pdef|psource|pfile)\s.*"
+)
+
+
+def with_pages_shown(code: str) -> str:
+    """The code, made to display its help text if its last line asks for help."""
+    last = code.rstrip().rpartition("\n")[2].strip().rstrip(";")
+    return code + _SHOW if _HELP_LINE.fullmatch(last) else code
+
+
+class Pages:
+    """Takes displayed payloads out of a cell's messages.
+
+    Parameters
+    ----------
+    sink
+        Takes all other messages.
+    """
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self.payload: list[Json] = []
+
+    def __call__(self, message: Message) -> None:
+        """Take one message."""
+        data = message.content.get("data")
+        page = data.get(MIME_TYPE) if isinstance(data, dict) else None
+        if message.msg_type == "display_data" and isinstance(page, dict):
+            self.payload.append(page)
+        else:
+            self._sink(message)
+
 
 QUESTION_SECONDS = 30.0
 """Time budget of what is asked beside cells, since no interrupt stops it."""

@@ -2,8 +2,109 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from ivy_kernel.errors import (
+    AnswerError,
+    ApiError,
+    IvyError,
+    NetworkError,
+    NoAnswerError,
+    SandboxLostError,
+    ToolTimeoutError,
+    UnexpectedStatusError,
+)
 from ivy_kernel.models import Cell, Fate, Json, Message, Outcome, Sink
 from ivy_kernel.routes.agent.pending import EndedError
+
+RED, PLAIN = "\x1b[0;31m", "\x1b[0m"
+
+
+def succeeded() -> Outcome:
+    """A cell that ran to its end."""
+    return Outcome("succeeded", {"status": "ok", "user_expressions": {}, "payload": []})
+
+
+def failed(error: Mapping[str, Any], fate: Fate = "failed") -> Outcome:
+    """A cell that ended in an error that has been shown already.
+
+    Parameters
+    ----------
+    error
+        ``ename``, ``evalue``, ``traceback``.
+    fate
+        Which kind of bad end.
+    """
+    reply = {
+        "status": "error",
+        "ename": str(error["ename"]),
+        "evalue": str(error["evalue"]),
+        "traceback": list(error["traceback"]),
+        "user_expressions": {},
+        "payload": [],
+    }
+    return Outcome(fate, reply)
+
+
+def show_error(sink: Sink, name: str, sentence: str, fate: Fate, traceback: str = "") -> Outcome:
+    """End a cell with an error of ours, in the output and in the reply.
+
+    Parameters
+    ----------
+    sink
+        Takes the ``error`` message (Jupyter message spec, "Execution errors").
+    name, sentence
+        What the front end shows as the exception's name and value.
+    fate
+        Which kind of end.
+    traceback
+        More text to show; by default just name and sentence.
+    """
+    lines = [f"{RED}{name}{PLAIN}: {sentence}"]
+    if traceback:
+        lines.append(traceback)
+    content: Json = {"ename": name, "evalue": sentence, "traceback": lines}
+    sink(Message("error", content))
+    return failed(content, fate)
+
+
+def show_command_error(sink: Sink, error: IvyError) -> Outcome:
+    """End a cell with the error of one of our own commands, which says itself what is known."""
+    return show_error(sink, type(error).__name__, str(error), "failed")
+
+
+def show_ivy_error(sink: Sink, error: IvyError, *, was_sent: bool = True) -> Outcome:
+    """End a cell with one of this package's errors, and say what is known of its fate.
+
+    Parameters
+    ----------
+    sink, error
+        Where it is shown, and what went wrong.
+    was_sent
+        Whether the cell itself had gone out; not so when only its preparation failed.
+    """
+    name = type(error).__name__
+    if not was_sent:
+        fate: Fate = "lost" if isinstance(error, SandboxLostError) else "failed"
+        sentence = str(error)
+        if isinstance(error, NetworkError | ApiError):
+            sentence += " Nothing of this cell was run."
+        return show_error(sink, name, sentence, fate)
+    unknown_fault = isinstance(error, UnexpectedStatusError) and error.status_code >= 500
+    if unknown_fault or isinstance(error, NoAnswerError | AnswerError):
+        sentence = (
+            f"{error} The cell was sent, so it may have run; it was not sent again. Look at its "
+            f"effects before you run it again."
+        )
+        return show_error(sink, name, sentence, "unknown")
+    if isinstance(error, ToolTimeoutError):
+        sentence = f"{error} Whether it was stopped there is not known."
+        return show_error(sink, name, sentence, "failed")
+    if isinstance(error, SandboxLostError):
+        return show_error(sink, name, str(error), "lost")
+    return show_error(sink, name, str(error), "failed")
+
 
 UNANSWERED: dict[str, str] = {
     "lost": "SandboxLostError",

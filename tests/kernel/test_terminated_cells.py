@@ -14,7 +14,7 @@ from sandbox_server import RunningSandbox, until
 from ivy_kernel.connect import LiveSettings, open_session
 from ivy_kernel.models import Cell, Message, Outcome
 from ivy_kernel.routes.agent import health
-from ivy_kernel.routes.named_tool import NamedTool
+from ivy_kernel.routes.one_call import NamedTool
 from ivy_kernel.session import Session
 
 BEGAN_SECONDS = 20.0

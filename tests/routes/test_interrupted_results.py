@@ -9,7 +9,7 @@ import pytest
 
 from ivy_kernel.models import Cell, Message
 from ivy_kernel.routes.notebook import NotebookRoute
-from ivy_kernel.routes.plain_tool import InterruptibleCall
+from ivy_kernel.routes.one_call import InterruptibleCall
 from ivy_kernel.routes.tools import Probe
 
 NOTICE = {"output_type": "stream", "name": "stderr", "text": "\nKeyboardInterrupt\n\n"}

@@ -25,7 +25,7 @@ from ivy_kernel.errors import (
 )
 from ivy_kernel.kernel import cells
 from ivy_kernel.models import Cell, Message, Outcome
-from ivy_kernel.routes.named_tool import NamedTool
+from ivy_kernel.routes.one_call import NamedTool
 from ivy_kernel.session import Session
 
 NOTHING_RAN = "Nothing of this cell was run."

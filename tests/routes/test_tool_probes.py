@@ -13,10 +13,8 @@ from ivy_kernel.api import Connection, IvyClient
 from ivy_kernel.api.auth import Credential
 from ivy_kernel.errors import BadRequestError, NoAnswerError, RouteError
 from ivy_kernel.models import Cell, Message
-from ivy_kernel.routes.named_tool import NamedTool
-from ivy_kernel.routes.probes import LANGUAGES, Language
-from ivy_kernel.routes.result_strings import strings_in
-from ivy_kernel.routes.tools import SandboxTools
+from ivy_kernel.routes.one_call import NamedTool
+from ivy_kernel.routes.tools import LANGUAGES, Language, SandboxTools, strings_in
 
 CHAT_ID = "probes"
 TOOL_SECONDS = 20.0
