@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ivy_kernel import errors
+from ivy_kernel.routes.agent.failures import Backoff, is_final, provably_not_run
 from ivy_kernel.routes.agent.frames import NoAgentError
 from ivy_kernel.routes.agent.pacing import Pacing
-from ivy_kernel.routes.agent.retrying import Backoff, is_final, provably_not_run
 
 
 def api_error(status_code: int, after_seconds: float | None = None) -> errors.ApiError:
@@ -174,7 +174,7 @@ def test_retry_after_is_the_pause(after_seconds: float) -> None:
 
 def test_pauses_grow_and_end_with_a_success(monkeypatch: pytest.MonkeyPatch) -> None:
     """Failures in a row are paused for longer, at most a few seconds."""
-    monkeypatch.setattr("ivy_kernel.routes.agent.retrying.random.uniform", lambda low, high: 1.0)
+    monkeypatch.setattr("ivy_kernel.routes.agent.failures.random.uniform", lambda low, high: 1.0)
     backoff = Backoff()
     pauses = [backoff.failed(errors.NoAnswerError("x")) for _ in range(30)]
     assert pauses[0] < 0.1 < pauses[8] < pauses[-1] <= 4.0

@@ -37,8 +37,8 @@ from ivy_kernel.routes.agent.events import (
 )
 from ivy_kernel.routes.agent.exchange import ToolCall
 from ivy_kernel.routes.agent.health import TakenOverError
-from ivy_kernel.routes.agent.ladder import RUNGS, Rung
 from ivy_kernel.routes.agent.route import AgentRoute
+from ivy_kernel.routes.agent.start import RUNGS, Rung
 
 __all__ = [
     "RUNGS",

@@ -6,7 +6,7 @@ SHORTEST_SECONDS = 0.005
 """What a kernel says at once comes within this. The agent itself waits longer near a cell's end."""
 
 LONGEST_SECONDS = 0.25
-GROWTH = 1.6
+DELAY_GROWTH = 1.6
 DENSE_SECONDS = 0.04
 BURST_ANSWERS = 60.0
 ANSWERS_A_SECOND = 4.0
@@ -36,9 +36,9 @@ class Grace:
         refilled = self._allowance + gap_seconds * ANSWERS_A_SECOND
         self._allowance = max(0.0, min(BURST_ANSWERS, refilled) - 1.0)
         if gap_seconds < DENSE_SECONDS + self._seconds:
-            self._seconds = min(LONGEST_SECONDS, self._seconds * GROWTH)
+            self._seconds = min(LONGEST_SECONDS, self._seconds * DELAY_GROWTH)
         else:
-            self._seconds = max(SHORTEST_SECONDS, self._seconds / GROWTH)
+            self._seconds = max(SHORTEST_SECONDS, self._seconds / DELAY_GROWTH)
 
     @property
     def seconds(self) -> float:

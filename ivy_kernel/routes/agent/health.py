@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ivy_kernel.errors import AnswerError, IvyError, SandboxError, SandboxLostError
+from ivy_kernel.routes.agent.failures import Backoff, is_final
 from ivy_kernel.routes.agent.frames import NoAgentError
 from ivy_kernel.routes.agent.inbox import InboxFullError
-from ivy_kernel.routes.agent.retrying import Backoff, is_final
 
 UNREACHABLE_AFTER_SECONDS = 5.0
 ABSENCES_BELIEVED = 3

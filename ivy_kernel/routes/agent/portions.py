@@ -5,7 +5,7 @@ from __future__ import annotations
 SMALLEST_LIMIT_CHARS = 2_048
 FIRST_LIMIT_CHARS = 1 << 20
 LARGEST_LIMIT_CHARS = 16 << 20
-GROWTH = 4
+SIZE_GROWTH = 4
 FULL = 0.75
 """An answer is full when it takes this share of its limit: there may be more where it came from."""
 
@@ -42,7 +42,7 @@ class Portions:
             if self._full_answers % FULL_ANSWERS_BEFORE_MORE == 0:
                 self._borne_chars = min(LARGEST_LIMIT_CHARS, self._borne_chars * 2)
             if took_seconds < QUICK_SECONDS:
-                grown = min(self.limit_chars * GROWTH, self._printed_chars, self._borne_chars)
+                grown = min(self.limit_chars * SIZE_GROWTH, self._printed_chars, self._borne_chars)
                 self.limit_chars = max(self.limit_chars, grown)
 
     def cut(self, size_chars: int) -> None:

@@ -13,13 +13,13 @@ from typing import Literal
 from ivy_kernel.agent import PROTOCOL_VERSION
 from ivy_kernel.errors import NoAnswerError, SandboxError
 from ivy_kernel.models import Cell, Channel, Json, Message, Outcome, Sink
-from ivy_kernel.routes.agent.attachment import Attachment
-from ivy_kernel.routes.agent.docket import Docket
+from ivy_kernel.routes.agent.connection import Attachment
 from ivy_kernel.routes.agent.events import Event
 from ivy_kernel.routes.agent.exchange import Counters, ToolCall
-from ivy_kernel.routes.agent.ladder import RUNGS, Ladder, Rung
 from ivy_kernel.routes.agent.outgoing import Outgoing, header_of
 from ivy_kernel.routes.agent.pending import EndedError, Pending
+from ivy_kernel.routes.agent.requests import Docket
+from ivy_kernel.routes.agent.start import RUNGS, Ladder, Rung
 from ivy_kernel.routes.outcomes import execute_content, fate_in_words, fate_of, told
 
 Interrupted = Literal["sent", "armed", "finished", "unreachable"]

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from ivy_kernel.errors import AnswerError
 from ivy_kernel.models import Json
 from ivy_kernel.routes.agent.exchange import Exchange
+from ivy_kernel.routes.agent.failures import Backoff, is_final, provably_not_run
 from ivy_kernel.routes.agent.frames import Answer, NoAgentError
 from ivy_kernel.routes.agent.health import StrangerError, TakenOverError
-from ivy_kernel.routes.agent.ladder import Contact
 from ivy_kernel.routes.agent.outbox import Outbox, Submission
-from ivy_kernel.routes.agent.retrying import Backoff, is_final, provably_not_run
+from ivy_kernel.routes.agent.start import Contact
 
 
 class Carrier:

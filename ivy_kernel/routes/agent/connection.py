@@ -9,8 +9,7 @@ from collections.abc import Callable
 
 from ivy_kernel.errors import NoAnswerError, SandboxError, SandboxLostError
 from ivy_kernel.models import Json
-from ivy_kernel.routes.agent.carrier import Carrier
-from ivy_kernel.routes.agent.docket import Docket
+from ivy_kernel.routes.agent.calls import Carrier
 from ivy_kernel.routes.agent.events import (
     AgentLost,
     AgentOpened,
@@ -20,9 +19,10 @@ from ivy_kernel.routes.agent.events import (
 )
 from ivy_kernel.routes.agent.exchange import NOTEBOOK_TOOL, Counters, Exchange, ToolCall
 from ivy_kernel.routes.agent.health import Health
-from ivy_kernel.routes.agent.ladder import Contact, Ladder
-from ivy_kernel.routes.agent.link import Link
 from ivy_kernel.routes.agent.pacing import Pacing
+from ivy_kernel.routes.agent.poller import Link
+from ivy_kernel.routes.agent.requests import Docket
+from ivy_kernel.routes.agent.start import Contact, Ladder
 
 
 class Attachment:

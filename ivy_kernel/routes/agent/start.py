@@ -10,6 +10,7 @@ from typing import Any
 from ivy_kernel.errors import AnswerError, ApiError, IvyError, NetworkError, RouteError
 from ivy_kernel.models import Json
 from ivy_kernel.routes.agent.exchange import NOTEBOOK_TOOL, Counters, Exchange, ToolCall, pack
+from ivy_kernel.routes.agent.failures import Backoff, is_final
 from ivy_kernel.routes.agent.frames import (
     ENOENT,
     AgentSilentError,
@@ -19,7 +20,6 @@ from ivy_kernel.routes.agent.frames import (
     read_answer,
 )
 from ivy_kernel.routes.agent.programs import in_private_namespace, new_call_id, start_program
-from ivy_kernel.routes.agent.retrying import Backoff, is_final
 
 PYTHON_TOOL = "sandbox_python"
 START_TIMEOUT_SECONDS = 60.0
