@@ -8,7 +8,7 @@ from ivy_kernel.errors import RouteError
 from ivy_kernel.lifecycle import Lifecycle
 from ivy_kernel.models import Json, Sink
 from ivy_kernel.routes.agent import Event
-from ivy_kernel.routes.agent_cells import AgentCells
+from ivy_kernel.routes.agent.route import AgentCells
 from ivy_kernel.routes.base import Route
 from ivy_kernel.routes.notebook import NotebookRoute
 from ivy_kernel.routes.script import ScriptRoute

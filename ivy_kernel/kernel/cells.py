@@ -30,7 +30,7 @@ from ivy_kernel.models import Cell, Json, Message, Outcome, Sink
 from ivy_kernel.pacing import JUPYTER_SERVER_RATE, Pacer
 from ivy_kernel.progress import blanked, is_progress
 from ivy_kernel.routes.agent import AgentLost, Event, KernelDied, KernelReady
-from ivy_kernel.routes.agent_cells import AgentCells
+from ivy_kernel.routes.agent.route import AgentCells
 from ivy_kernel.routes.outcomes import show_command_error, show_error, succeeded
 from ivy_kernel.status import SandboxStatus
 

@@ -16,7 +16,7 @@ from comm.base_comm import BaseComm, CommManager
 from ivy_kernel.errors import IvyError, NoSandboxError
 from ivy_kernel.kernel.current_session import CurrentSession
 from ivy_kernel.models import Json, Message, Sink
-from ivy_kernel.routes.agent_cells import AgentCells
+from ivy_kernel.routes.agent.route import AgentCells
 
 WIDGETS_CONTROL = "jupyter.widget.control"
 """By this target a front end asks for the state of all widgets at once."""

@@ -16,7 +16,7 @@ from ivy_kernel.errors import (
     UnexpectedStatusError,
 )
 from ivy_kernel.models import Cell, Fate, Json, Message, Outcome, Sink
-from ivy_kernel.routes.agent.pending import EndedError
+from ivy_kernel.routes.agent.requests import EndedError
 
 RED, PLAIN = "\x1b[0;31m", "\x1b[0m"
 

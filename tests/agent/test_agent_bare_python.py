@@ -15,10 +15,9 @@ from far_side import BareRunner, is_alive, route_over, until, waits_for
 
 from ivy_kernel.agent.daemon import remove_directory
 from ivy_kernel.routes.agent import AgentOpened, KernelReady
-from ivy_kernel.routes.agent.exchange import pack
+from ivy_kernel.routes.agent.calls import pack
 from ivy_kernel.routes.agent.frames import AgentSilentError, read_answer
-from ivy_kernel.routes.agent.payload import agent_archive
-from ivy_kernel.routes.agent.programs import start_program
+from ivy_kernel.routes.agent.programs import agent_archive, start_program
 
 BARE = ("-I", "-S")
 VERSIONS = ("3.8", "3.9", "3.11", "3.13")

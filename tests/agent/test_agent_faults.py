@@ -251,7 +251,7 @@ async def test_an_outage_is_told_and_its_end_too(
     sandbox: RunningSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While nobody can be reached an event says so, once; another says when it is over."""
-    monkeypatch.setattr("ivy_kernel.routes.agent.health.UNREACHABLE_AFTER_SECONDS", 0.5)
+    monkeypatch.setattr("ivy_kernel.routes.agent.failures.UNREACHABLE_AFTER_SECONDS", 0.5)
     async with (
         FaultProxy(port_of(sandbox), Faults()).running() as proxy,
         route_to(sandbox, proxy=proxy, kernel="shell") as far,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ivy_kernel.agent.message_log import BLOCK_BYTES, MessageLog, Recorder
-from ivy_kernel.routes.agent.inbox import Inbox, InboxFullError, to_message
+from ivy_kernel.routes.agent.frames import Inbox, InboxFullError, to_message
 
 LINES = st.lists(st.binary(min_size=1, max_size=200).map(lambda b: b.replace(b"\n", b" ") + b"\n"))
 

@@ -20,7 +20,7 @@ from ivy_kernel.agent.inflight import (
 )
 from ivy_kernel.agent.message_log import MessageLog
 from ivy_kernel.agent.polls import Poll, Polls
-from ivy_kernel.routes.agent.outbox import Outbox
+from ivy_kernel.routes.agent.calls import Outbox
 
 
 @given(st.integers(1, 30), st.randoms(use_true_random=False))

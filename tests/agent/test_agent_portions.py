@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ivy_kernel.routes.agent.portions import (
+from ivy_kernel.routes.agent.pacing import (
     FIRST_LIMIT_CHARS,
     LARGEST_LIMIT_CHARS,
     SMALLEST_LIMIT_CHARS,

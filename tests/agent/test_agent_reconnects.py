@@ -14,7 +14,7 @@ from ivy_kernel.errors import CredentialsError, NoAnswerError, SandboxLostError
 from ivy_kernel.models import Message
 from ivy_kernel.routes.agent import AgentOpened
 
-HEALTH = "ivy_kernel.routes.agent.health"
+HEALTH = "ivy_kernel.routes.agent.failures"
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from ivy_kernel.agent.wire import (
     write_answer,
 )
 from ivy_kernel.errors import AnswerError
-from ivy_kernel.routes.agent.exchange import pack
+from ivy_kernel.routes.agent.calls import pack
 from ivy_kernel.routes.agent.frames import (
     ANSWER_LIMIT_BYTES,
     AgentSilentError,

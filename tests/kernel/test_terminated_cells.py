@@ -13,7 +13,7 @@ from sandbox_server import RunningSandbox, until
 
 from ivy_kernel.connect import LiveSettings, open_session
 from ivy_kernel.models import Cell, Message, Outcome
-from ivy_kernel.routes.agent import health
+from ivy_kernel.routes.agent import failures
 from ivy_kernel.routes.one_call import NamedTool
 from ivy_kernel.session import Session
 
@@ -117,7 +117,7 @@ async def test_a_cell_ends_as_lost_with_a_sandbox_that_somebody_else_has_ended(
     route: str,
 ) -> None:
     """Nobody tells this process; it looks as soon as it does not hear the cell any more."""
-    monkeypatch.setattr(health, "UNREACHABLE_AFTER_SECONDS", 0.5)
+    monkeypatch.setattr(failures, "UNREACHABLE_AFTER_SECONDS", 0.5)
     one = open_on(route)
     running = await one.begin()
     server.call("POST", f"/v1/sandbox/{one.chat_id}/terminate")

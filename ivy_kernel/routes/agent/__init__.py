@@ -25,6 +25,7 @@
     events.py     what is told beside messages
 """
 
+from ivy_kernel.routes.agent.calls import ToolCall
 from ivy_kernel.routes.agent.events import (
     AgentLost,
     AgentOpened,
@@ -35,8 +36,7 @@ from ivy_kernel.routes.agent.events import (
     ReachableAgain,
     Unreachable,
 )
-from ivy_kernel.routes.agent.exchange import ToolCall
-from ivy_kernel.routes.agent.health import TakenOverError
+from ivy_kernel.routes.agent.failures import TakenOverError
 from ivy_kernel.routes.agent.route import AgentRoute
 from ivy_kernel.routes.agent.start import RUNGS, Rung
 

@@ -3,17 +3,186 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import secrets
-from collections.abc import Callable
+import zlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
+from ivy_kernel.agent import PROTOCOL_VERSION
 from ivy_kernel.errors import AnswerError
 from ivy_kernel.models import Json
-from ivy_kernel.routes.agent.exchange import Exchange
-from ivy_kernel.routes.agent.failures import Backoff, is_final, provably_not_run
-from ivy_kernel.routes.agent.frames import Answer, NoAgentError
-from ivy_kernel.routes.agent.health import StrangerError, TakenOverError
-from ivy_kernel.routes.agent.outbox import Outbox, Submission
+from ivy_kernel.routes.agent.failures import (
+    Backoff,
+    StrangerError,
+    TakenOverError,
+    is_final,
+    provably_not_run,
+)
+from ivy_kernel.routes.agent.frames import Answer, NoAgentError, read_answer
+from ivy_kernel.routes.agent.programs import in_private_namespace, new_call_id, snippet
 from ivy_kernel.routes.agent.start import Contact
+
+ToolCall = Callable[[str, str, float], Awaitable[object]]
+"""``await call(tool_name, code, timeout_seconds)``: the tool's decoded JSON result."""
+
+NOTEBOOK_TOOL = "sandbox_notebook"
+FRAGMENT_CHARS = 60_000
+"""Some runners hand the code over as one argument, which Linux limits to 128 KiB."""
+
+SNIPPET_MARGIN_SECONDS = 10.0
+TOOL_MARGIN_SECONDS = 15.0
+
+
+@dataclass
+class Counters:
+    """What the link has done, for ``describe``."""
+
+    calls: int = 0
+    failed_calls: int = 0
+    truncated_answers: int = 0
+    fragments: int = 0
+    agents_started: int = 0
+
+
+def pack(request: Json) -> bytes:
+    """A request as the text that travels in a program."""
+    text = json.dumps({"v": PROTOCOL_VERSION, **request}, separators=(",", ":"), default=str)
+    return base64.b64encode(zlib.compress(text.encode("utf-8", "surrogatepass"), 1))
+
+
+class Exchange:
+    """Speaks to the agent in one directory by one tool.
+
+    Parameters
+    ----------
+    call
+        Runs code by a tool.
+    tool
+        The tool's name.
+    directory
+        The agent's private directory.
+    counters
+        Where calls are counted.
+    """
+
+    def __init__(self, call: ToolCall, tool: str, directory: str, counters: Counters) -> None:
+        self._call = call
+        self._tool = tool
+        self._directory = directory
+        self.counters = counters
+
+    async def ask(self, request: Json, *, wait_seconds: float = 0.0) -> Answer:
+        """Send a request and decode the answer; ``wait_seconds`` is how long it may be parked."""
+        packed = pack(request)
+        if len(packed) <= FRAGMENT_CHARS:
+            return await self._send(packed, wait_seconds)
+        upload = secrets.token_hex(8)
+        starts = range(0, len(packed), FRAGMENT_CHARS)
+        head = f"F:{upload}:%d:{len(starts)}:"
+        for index, start in enumerate(starts):
+            fragment = (head % index).encode() + packed[start : start + FRAGMENT_CHARS]
+            self.counters.fragments += 1
+            answer = await self._send(fragment, wait_seconds)
+        return answer
+
+    async def _send(self, packed: bytes, wait_seconds: float) -> Answer:
+        call_id = new_call_id()
+        program = snippet(
+            self._directory,
+            packed,
+            timeout_seconds=wait_seconds + SNIPPET_MARGIN_SECONDS,
+            call_id=call_id,
+        )
+        if self._tool == NOTEBOOK_TOOL:
+            program = in_private_namespace(program)
+        self.counters.calls += 1
+        result = await self._call(self._tool, program, wait_seconds + TOOL_MARGIN_SECONDS)
+        return read_answer(result, call_id)
+
+
+@dataclass
+class Submission:
+    """One thing for the agent to do, exactly once.
+
+    Parameters
+    ----------
+    number
+        Its place in the order of submissions.
+    body
+        What travels.
+    is_sent
+        Whether any call has carried it yet.
+    is_exposed
+        Whether a call that carried it, and has ended, may have been applied.
+    carriers
+        How many calls carry it at this moment.
+    """
+
+    number: int
+    body: Json
+    is_sent: bool = False
+    is_exposed: bool = False
+    carriers: int = 0
+
+    @property
+    def has_not_run(self) -> bool:
+        """Whether it provably never reached the agent."""
+        return not self.is_exposed and not self.carriers
+
+
+class Outbox:
+    """What every call carries: all that is unacknowledged, in order."""
+
+    def __init__(self) -> None:
+        self.last_number = 0
+        self._waiting: dict[int, Submission] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether there is something that no call has carried."""
+        return any(not submission.is_sent for submission in self._waiting.values())
+
+    def add(self, body: Json) -> Submission:
+        """Number a submission and keep it until it is acknowledged."""
+        self.last_number += 1
+        submission = Submission(self.last_number, body)
+        self._waiting[self.last_number] = submission
+        return submission
+
+    def take(self) -> list[Submission]:
+        """Everything unacknowledged, for the next call."""
+        carried = list(self._waiting.values())
+        for submission in carried:
+            submission.is_sent = True
+            submission.carriers += 1
+        return carried
+
+    @staticmethod
+    def put_down(carried: list[Submission], *, provably_not_applied: bool) -> None:
+        """The call that carried these has ended."""
+        for submission in carried:
+            submission.carriers -= 1
+            submission.is_exposed = submission.is_exposed or not provably_not_applied
+
+    def withdraw(self, submission: Submission) -> bool:
+        """Take a submission back; false when it may have been applied already.
+
+        Its number still travels, as nothing to do, because the agent waits for every number.
+        """
+        if not submission.has_not_run:
+            return False
+        submission.body = {"do": "nothing"}
+        return True
+
+    def acknowledge(self, number: int) -> None:
+        """The agent has applied everything up to this number."""
+        for waiting in [n for n in self._waiting if n <= number]:
+            self._waiting.pop(waiting).is_exposed = True
 
 
 class Carrier:

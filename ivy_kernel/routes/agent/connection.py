@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from ivy_kernel.errors import NoAnswerError, SandboxError, SandboxLostError
 from ivy_kernel.models import Json
-from ivy_kernel.routes.agent.calls import Carrier
+from ivy_kernel.routes.agent.calls import NOTEBOOK_TOOL, Carrier, Counters, Exchange, ToolCall
 from ivy_kernel.routes.agent.events import (
     AgentLost,
     AgentOpened,
@@ -17,8 +17,7 @@ from ivy_kernel.routes.agent.events import (
     ReachableAgain,
     Unreachable,
 )
-from ivy_kernel.routes.agent.exchange import NOTEBOOK_TOOL, Counters, Exchange, ToolCall
-from ivy_kernel.routes.agent.health import Health
+from ivy_kernel.routes.agent.failures import Health
 from ivy_kernel.routes.agent.pacing import Pacing
 from ivy_kernel.routes.agent.poller import Link
 from ivy_kernel.routes.agent.requests import Docket

@@ -3,7 +3,117 @@
 from __future__ import annotations
 
 from ivy_kernel.errors import NoAnswerError, RateLimitedError
-from ivy_kernel.routes.agent.grace import Grace
+
+SHORTEST_SECONDS = 0.005
+"""What a kernel says at once comes within this. The agent itself waits longer near a cell's end."""
+
+LONGEST_SECONDS = 0.25
+DELAY_GROWTH = 1.6
+DENSE_SECONDS = 0.04
+BURST_ANSWERS = 60.0
+ANSWERS_A_SECOND = 4.0
+
+
+class Grace:
+    """Short for output that comes now and then, longer for output that does not stop.
+
+    Each answer costs a call of a tool: a process in the sandbox, and a part of some rate limit.
+    Sparse output is shown at once. Dense output, of which more has come before the last could be
+    shown, is collected ever longer; so is sparse output when it goes on and on.
+    """
+
+    def __init__(self) -> None:
+        self._seconds = SHORTEST_SECONDS
+        self._answered_at = float("-inf")
+        self._allowance = BURST_ANSWERS
+
+    def submitted(self) -> None:
+        """A new cell is under way, about which nothing is known."""
+        self._seconds = SHORTEST_SECONDS
+
+    def answered(self, now: float) -> None:
+        """An answer has brought output of a cell that goes on."""
+        gap_seconds = now - self._answered_at
+        self._answered_at = now
+        refilled = self._allowance + gap_seconds * ANSWERS_A_SECOND
+        self._allowance = max(0.0, min(BURST_ANSWERS, refilled) - 1.0)
+        if gap_seconds < DENSE_SECONDS + self._seconds:
+            self._seconds = min(LONGEST_SECONDS, self._seconds * DELAY_GROWTH)
+        else:
+            self._seconds = max(SHORTEST_SECONDS, self._seconds / DELAY_GROWTH)
+
+    @property
+    def seconds(self) -> float:
+        """How long after the first output the next poll is to be answered."""
+        return self._seconds if self._allowance >= 1.0 else LONGEST_SECONDS
+
+
+SMALLEST_LIMIT_CHARS = 2_048
+FIRST_LIMIT_CHARS = 1 << 20
+LARGEST_LIMIT_CHARS = 16 << 20
+SIZE_GROWTH = 4
+FULL = 0.75
+"""An answer is full when it takes this share of its limit: there may be more where it came from."""
+
+QUICK_SECONDS = 0.5
+SLOW_SECONDS = 3.0
+"""On a slow line large answers only keep others, and what the user waits for, from coming."""
+
+FULL_ANSWERS_BEFORE_MORE = 20
+
+
+class Portions:
+    """Begins with what most tools print whole, and grows for as long as that goes well.
+
+    Each call costs a round trip and a process in the sandbox, so that large outputs travel in few
+    large answers; how much a tool prints is documented nowhere.
+    """
+
+    def __init__(self) -> None:
+        self.limit_chars = FIRST_LIMIT_CHARS
+        self.may_be_plain = True
+        self._printed_chars = LARGEST_LIMIT_CHARS
+        self._borne_chars = LARGEST_LIMIT_CHARS
+        self._whole_chars = 0
+        self._full_answers = 0
+
+    def arrived(self, size_chars: int, took_seconds: float) -> None:
+        """An answer has arrived whole, after this time from when there was something to tell."""
+        self._whole_chars = max(self._whole_chars, size_chars)
+        if took_seconds > SLOW_SECONDS:
+            if self.limit_chars > FIRST_LIMIT_CHARS:
+                self.limit_chars = max(FIRST_LIMIT_CHARS, self.limit_chars // 2)
+        elif size_chars >= FULL * self.limit_chars:
+            self._full_answers += 1
+            if self._full_answers % FULL_ANSWERS_BEFORE_MORE == 0:
+                self._borne_chars = min(LARGEST_LIMIT_CHARS, self._borne_chars * 2)
+            if took_seconds < QUICK_SECONDS:
+                grown = min(self.limit_chars * SIZE_GROWTH, self._printed_chars, self._borne_chars)
+                self.limit_chars = max(self.limit_chars, grown)
+
+    def cut(self, size_chars: int) -> None:
+        """The tool has cut what it printed; so much of it has arrived. That stays so."""
+        smaller = min(self.limit_chars // 2, int(size_chars * 0.9))
+        if self._whole_chars < self.limit_chars:
+            smaller = max(smaller, self._whole_chars)
+        else:
+            self._whole_chars = 0
+        self.limit_chars = self._printed_chars = max(SMALLEST_LIMIT_CHARS, smaller)
+
+    def changed(self, size_chars: int, *, was_plain: bool) -> None:
+        """The tool has changed what it printed: plain text, or the middle of too long a one."""
+        if was_plain:
+            self.may_be_plain = False
+        else:
+            self.cut(size_chars)
+
+    def failed(self) -> None:
+        """A large answer was due, and its call has failed: perhaps something does not bear it."""
+        if self.limit_chars > FIRST_LIMIT_CHARS:
+            self._borne_chars = max(FIRST_LIMIT_CHARS, self.limit_chars // 2)
+            self.limit_chars = FIRST_LIMIT_CHARS
+            self._full_answers = 0
+
 
 UNPROBED_WAIT_SECONDS = 1.0
 """The longest wait while it is unknown whether calls may overlap, or known that they may not: an

@@ -10,14 +10,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from ivy_kernel.models import Json
-from ivy_kernel.routes.agent.calls import Carrier
-from ivy_kernel.routes.agent.failures import provably_not_run
-from ivy_kernel.routes.agent.frames import Answer, ChangedError, TruncatedError
-from ivy_kernel.routes.agent.health import Health
-from ivy_kernel.routes.agent.inbox import HELD_LIMIT_BYTES, Inbox
-from ivy_kernel.routes.agent.outbox import Submission
-from ivy_kernel.routes.agent.pacing import Pacing
-from ivy_kernel.routes.agent.portions import FIRST_LIMIT_CHARS, Portions
+from ivy_kernel.routes.agent.calls import Carrier, Submission
+from ivy_kernel.routes.agent.failures import Health, provably_not_run
+from ivy_kernel.routes.agent.frames import (
+    HELD_LIMIT_BYTES,
+    Answer,
+    ChangedError,
+    Inbox,
+    TruncatedError,
+)
+from ivy_kernel.routes.agent.pacing import FIRST_LIMIT_CHARS, Pacing, Portions
 
 _log = logging.getLogger(__name__)
 

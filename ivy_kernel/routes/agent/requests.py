@@ -2,15 +2,199 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import secrets
 import signal
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any, TypeVar
 
 from ivy_kernel.errors import SandboxError, SandboxLostError
-from ivy_kernel.models import Fate, Json, Message
+from ivy_kernel.models import Channel, Fate, Json, Message, Sink
+from ivy_kernel.routes.agent.calls import Submission
 from ivy_kernel.routes.agent.events import Event, KernelDied, KernelReady, OutputDropped
-from ivy_kernel.routes.agent.inbox import to_message
-from ivy_kernel.routes.agent.pending import EndedError, Pending
+from ivy_kernel.routes.agent.frames import to_message
+
+Result = TypeVar("Result")
+
+
+class EndedError(Exception):
+    """A request ended without a reply of the kernel.
+
+    Parameters
+    ----------
+    fate
+        What is known about it: ``lost``, ``unknown`` or ``interrupted``.
+    cause
+        Why, in an error whose words are for the user.
+    has_not_run
+        It provably never reached the kernel.
+    """
+
+    def __init__(self, fate: Fate, cause: Exception, *, has_not_run: bool = False) -> None:
+        super().__init__(str(cause))
+        self.fate = fate
+        self.cause = cause
+        self.has_not_run = has_not_run
+
+
+class Pending:
+    """One request, from its submission until its reply and the kernel's "idle" have come.
+
+    Parameters
+    ----------
+    message_id
+        Of the request.
+    is_cell
+        Whether it is an ``execute_request``.
+    needs_reply
+        Comm messages have none.
+    needs_idle
+        Whether the end is only reached at "idle".
+    awaits_silence
+        It ends when the kernel has nothing under way, and not by a reply.
+    sink
+        Takes the messages it causes; ``None`` for those that belong in the background.
+    """
+
+    def __init__(
+        self,
+        message_id: str,
+        *,
+        is_cell: bool = False,
+        needs_reply: bool = True,
+        needs_idle: bool = True,
+        awaits_silence: bool = False,
+        sink: Sink | None = None,
+    ) -> None:
+        self.message_id = message_id
+        self.is_cell = is_cell
+        self.awaits_silence = awaits_silence
+        self.sink = sink
+        self.submission: Submission | None = None
+        self.was_interrupted = False
+        self._needs_reply = needs_reply
+        self._needs_idle = needs_idle
+        self._reply: Message | None = None
+        self._end: asyncio.Future[Message | None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has ended, one way or another."""
+        return self._end.done()
+
+    @property
+    def has_not_run(self) -> bool:
+        """Whether it provably never reached the kernel."""
+        return self.submission is None or self.submission.has_not_run
+
+    def replied(self, reply: Message) -> None:
+        """The kernel's reply has come."""
+        self._reply = reply
+        self._needs_reply = False
+        self._check()
+
+    def idle(self) -> None:
+        """The kernel is idle again after it."""
+        self._needs_idle = False
+        self._check()
+
+    def silent(self) -> None:
+        """The kernel has nothing under way any more."""
+        self._needs_reply = self._needs_idle = False
+        self._check()
+
+    def end(self, error: EndedError) -> None:
+        """There will be no reply."""
+        if not self._end.done():
+            self._end.set_exception(error)
+            self._end.exception()  # retrieved here, because perhaps nobody waits any more
+
+    async def wait(self) -> Message | None:
+        """The reply, or ``None`` where there is none; raises EndedError."""
+        return await asyncio.shield(self._end)
+
+    async def unless_ended(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """The work's result; raises EndedError as soon as this request has ended instead."""
+        task = asyncio.ensure_future(work)
+        task.add_done_callback(_retrieve)
+        try:
+            either: set[asyncio.Future[Any]] = {task, self._end}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if self.is_done:
+                await self.wait()
+            return task.result()
+        finally:
+            task.cancel()
+
+    def _check(self) -> None:
+        if not (self._needs_reply or self._needs_idle or self._end.done()):
+            self._end.set_result(self._reply)
+
+
+def _retrieve(task: asyncio.Task[Any]) -> None:
+    """Look at a task's error, because perhaps nobody waits any more."""
+    if not task.cancelled():
+        task.exception()
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """One message for the kernel (message spec, "General message format").
+
+    Parameters
+    ----------
+    channel
+        Where it goes: shell, control or stdin.
+    header, content, parent, metadata, buffers
+        The parts of a Jupyter message.
+    """
+
+    channel: Channel
+    header: Json
+    content: Json
+    parent: Json | None = None
+    metadata: Json | None = None
+    buffers: tuple[bytes, ...] = ()
+
+    @property
+    def message_id(self) -> str:
+        """The id that its reply will name."""
+        return str(self.header["msg_id"])
+
+    def body(self, generation: int) -> Json:
+        """As the agent takes it: for the kernel with this generation, and for no later one."""
+        body: Json = {
+            "c": self.channel,
+            "h": self.header,
+            "d": self.content,
+            "m": self.metadata or {},
+            "g": generation,
+        }
+        if self.parent is not None:
+            body["p"] = self.parent
+        if self.buffers:
+            body["b"] = [base64.b64encode(buffer).decode("ascii") for buffer in self.buffers]
+        return body
+
+
+def header_of(msg_type: str, header: Json | None = None) -> Json:
+    """A message header; the front end's own where there is one, without its subshell."""
+    made = {
+        "msg_id": secrets.token_hex(16),
+        "msg_type": msg_type,
+        "username": "ivy",
+        "session": "ivy",
+        "date": datetime.now(timezone.utc).isoformat(),
+        "version": "5.3",
+    }
+    made.update(header or {})
+    made.pop("subshell_id", None)
+    return made
+
 
 OWN_TYPES = ("status", "execute_input")
 """What a front end hears from its own kernel about requests of ours."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from ivy_kernel.errors import AnswerError, ApiError, IvyError, NetworkError, RouteError
 from ivy_kernel.models import Json
-from ivy_kernel.routes.agent.exchange import NOTEBOOK_TOOL, Counters, Exchange, ToolCall, pack
+from ivy_kernel.routes.agent.calls import NOTEBOOK_TOOL, Counters, Exchange, ToolCall, pack
 from ivy_kernel.routes.agent.failures import Backoff, is_final
 from ivy_kernel.routes.agent.frames import (
     ENOENT,
