@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ivy_kernel.decode.fields import Fields
-from ivy_kernel.decode.tracebacks import Failure, failure_of_text, plain, traceback_lines
-from ivy_kernel.decode.values import is_empty, json_text, text_of
+from ivy_kernel.routes.decode.fields import Fields
+
+from ivy_kernel.routes.decode.tracebacks import Failure, failure_of_text, plain, traceback_lines
+from ivy_kernel.routes.decode.values import is_empty, json_text, text_of
 
 _ERROR_NAMES = ("error", "errors", "exception", "err", "failure")
 _NAME_NAMES = ("ename", "error_name", "error_type", "exception_type", "exc_type")

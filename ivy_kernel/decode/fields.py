@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ivy_kernel.decode.values import is_empty, put, text_of
+from ivy_kernel.routes.decode.values import is_empty, put, text_of
 
 # fmt: off
 # One kind a line reads better than one name a line.

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ivy_kernel.decode.fields import Fields
-from ivy_kernel.decode.outputs import take_count
-from ivy_kernel.decode.parts import Parts
-from ivy_kernel.decode.recognition import (
+from ivy_kernel.routes.decode.fields import Fields
+from ivy_kernel.routes.decode.outputs import take_count
+
+from ivy_kernel.routes.decode.parts import Parts
+from ivy_kernel.routes.decode.vocabulary import (
     BAD_STATES,
     EXIT_NAMES,
     GOOD_STATES,

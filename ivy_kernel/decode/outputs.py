@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ivy_kernel.decode.bundles import mime_type_of
-from ivy_kernel.decode.fields import Fields, merged, snake_case
-from ivy_kernel.decode.parts import Parts, display, execute_result, stream, value_data
-from ivy_kernel.decode.tracebacks import Failure, traceback_lines
-from ivy_kernel.decode.values import json_text, text_of
+from ivy_kernel.routes.decode.fields import Fields, merged, snake_case
+
+from ivy_kernel.routes.decode.bundles import mime_type_of
+from ivy_kernel.routes.decode.parts import Parts, display, execute_result, stream, value_data
+from ivy_kernel.routes.decode.tracebacks import Failure, traceback_lines
+from ivy_kernel.routes.decode.values import json_text, text_of
 
 OUTPUT_TYPES = frozenset(
     ["stream", "display_data", "execute_result", "update_display_data", "error", "pyout", "pyerr"]

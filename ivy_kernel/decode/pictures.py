@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ivy_kernel.decode.bundles import (
+from ivy_kernel.routes.decode.fields import Fields
+from ivy_kernel.routes.decode.outputs import take_metadata
+
+from ivy_kernel.routes.decode.bundles import (
     bundle_of,
     decode_base64_text,
     is_base64,
@@ -13,10 +16,8 @@ from ivy_kernel.decode.bundles import (
     sniff,
     text_of_data_uri,
 )
-from ivy_kernel.decode.fields import Fields
-from ivy_kernel.decode.outputs import take_metadata
-from ivy_kernel.decode.parts import Output, display, value_data
-from ivy_kernel.decode.values import text_of
+from ivy_kernel.routes.decode.parts import Output, display, value_data
+from ivy_kernel.routes.decode.values import text_of
 
 PICTURE_TYPES = frozenset(
     ["image", "audio", "video", "picture", "figure", "plot", "file", "image_url"]

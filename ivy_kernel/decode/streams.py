@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ivy_kernel.decode.fields import Fields, without_noise
-from ivy_kernel.decode.parts import Parts, stream
-from ivy_kernel.decode.recognition import STREAM_NAMES
-from ivy_kernel.decode.values import lines_text_of, text_of
+from ivy_kernel.routes.decode.fields import Fields, without_noise
+
+from ivy_kernel.routes.decode.parts import Parts, stream
+from ivy_kernel.routes.decode.values import lines_text_of, text_of
+from ivy_kernel.routes.decode.vocabulary import STREAM_NAMES
 
 
 def take_streams(fields: Fields, parts: Parts) -> None:

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from ivy_kernel.decode import decode_result
 from ivy_kernel.errors import RouteError
 from ivy_kernel.models import Cell, Json, Message, Outcome, Sink
 from ivy_kernel.routes.base import RouteName
+from ivy_kernel.routes.decode import decode_result
 from ivy_kernel.routes.outcomes import failed, show_error, succeeded
 from ivy_kernel.routes.tools import Probe, SandboxTools
 

@@ -9,8 +9,8 @@ from typing import Any
 import nbformat
 import pytest
 
-from ivy_kernel.decode import decode_result
-from ivy_kernel.decode.parts import FAMILIES
+from ivy_kernel.routes.decode import decode_result
+from ivy_kernel.routes.decode.parts import FAMILIES
 
 FIXTURES = Path(__file__).parent / "fixtures"
 PATHS = sorted(FIXTURES.glob("*/*.json"))

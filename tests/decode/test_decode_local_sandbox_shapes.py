@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from decode_strategies import PNG, TRACEBACK
 
-from ivy_kernel.decode import DecodedResult, decode_result
 from ivy_kernel.local_sandbox.simulation.result_shapes import CASES, FAMILIES, NESTINGS, Run, shaped
+from ivy_kernel.routes.decode import DecodedResult, decode_result
 
 WITHOUT_PICTURES = ("process", "text", "error")
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ivy_kernel.decode.bundles import is_bundle, is_picture_uri
-from ivy_kernel.decode.failures import take_failures
-from ivy_kernel.decode.fields import Fields, without_noise
-from ivy_kernel.decode.flags import take_flags
-from ivy_kernel.decode.items import add_item, is_item
-from ivy_kernel.decode.parts import Parts, display, execute_result, value_data
-from ivy_kernel.decode.pictures import has_data_or_place, picture_of_text, pictures_of
-from ivy_kernel.decode.recognition import (
+from ivy_kernel.routes.decode.bundles import is_bundle, is_picture_uri
+from ivy_kernel.routes.decode.failures import take_failures
+from ivy_kernel.routes.decode.fields import Fields, without_noise
+from ivy_kernel.routes.decode.flags import take_flags
+from ivy_kernel.routes.decode.items import add_item, is_item
+from ivy_kernel.routes.decode.parts import Parts, display, execute_result, value_data
+from ivy_kernel.routes.decode.pictures import has_data_or_place, picture_of_text, pictures_of
+from ivy_kernel.routes.decode.streams import take_streams
+from ivy_kernel.routes.decode.values import is_empty, lines_text_of, parse_json
+from ivy_kernel.routes.decode.vocabulary import (
     DESCENT_LIMIT,
     PICTURE_LISTS,
     TEXT_NAMES,
@@ -26,8 +28,6 @@ from ivy_kernel.decode.recognition import (
     is_process,
     says_that_it_failed,
 )
-from ivy_kernel.decode.streams import take_streams
-from ivy_kernel.decode.values import is_empty, lines_text_of, parse_json
 
 _CELL_NAMES = ("cell_type", "metadata", "id", "attachments")
 _NOTEBOOK_NAMES = ("metadata", "nbformat", "nbformat_minor")

@@ -7,7 +7,7 @@ import signal
 from dataclasses import dataclass
 from typing import Any
 
-from ivy_kernel.decode.values import json_text
+from ivy_kernel.routes.decode.values import json_text
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _HEADER = re.compile(

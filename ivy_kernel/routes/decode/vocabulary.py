@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ivy_kernel.decode.fields import Fields, snake_case
-from ivy_kernel.decode.items import is_item
-from ivy_kernel.decode.pictures import has_data_or_place
-from ivy_kernel.decode.values import parse_json
+from ivy_kernel.routes.decode.fields import Fields, snake_case
+from ivy_kernel.routes.decode.items import is_item
+from ivy_kernel.routes.decode.pictures import has_data_or_place
+from ivy_kernel.routes.decode.values import parse_json
 
 DESCENT_LIMIT = 20
 """Answers wrapped in more objects and JSON strings than this are shown as JSON."""

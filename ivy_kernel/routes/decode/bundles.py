@@ -9,7 +9,7 @@ import re
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from ivy_kernel.decode.values import json_text
+from ivy_kernel.routes.decode.values import json_text
 
 FORMATS = {
     "text": "text/plain",

@@ -19,11 +19,11 @@ combined:
 
 A combined answer is named after the first of ``parts.FAMILIES`` that it holds. Nothing is dropped:
 fields that no family knows are shown as JSON below the results, but for those that
-`ivy_kernel.decode.fields` lists as book-keeping or as an echo of the cell.
+`ivy_kernel.routes.decode.fields` lists as book-keeping or as an echo of the cell.
 """
 
 from __future__ import annotations
 
-from ivy_kernel.decode.result import DecodedResult, decode_result
+from ivy_kernel.routes.decode.result import DecodedResult, decode_result
 
 __all__ = ["DecodedResult", "decode_result"]

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from ivy_kernel.decode.bundles import FORMATS, is_bundle, is_mime_type
-from ivy_kernel.decode.fields import Fields, merged, snake_case
-from ivy_kernel.decode.outputs import add_output, output_type_of, take_count, take_metadata
-from ivy_kernel.decode.parts import Parts, display, execute_result, stream
-from ivy_kernel.decode.pictures import (
+from ivy_kernel.routes.decode.bundles import FORMATS, is_bundle, is_mime_type
+from ivy_kernel.routes.decode.fields import Fields, merged, snake_case
+from ivy_kernel.routes.decode.outputs import add_output, output_type_of, take_count, take_metadata
+from ivy_kernel.routes.decode.parts import Parts, display, execute_result, stream
+from ivy_kernel.routes.decode.pictures import (
     DATA_NAMES,
     PICTURE_TYPES,
     is_picture,
     picture_of_text,
     pictures_of,
 )
-from ivy_kernel.decode.values import is_empty, json_text, lines_text_of, text_of
+from ivy_kernel.routes.decode.values import is_empty, json_text, lines_text_of, text_of
 
 _TEXT_TYPES = frozenset(["text", "output_text", "input_text"])
 _STREAM_TYPES = frozenset(["stdout", "stderr"])

@@ -6,10 +6,10 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from ivy_kernel.decode.failures import missing_lines
-from ivy_kernel.decode.parts import Output, Parts, display, stream
-from ivy_kernel.decode.shapes import add_answer
-from ivy_kernel.decode.tracebacks import (
+from ivy_kernel.routes.decode.failures import missing_lines
+from ivy_kernel.routes.decode.parts import Output, Parts, display, stream
+from ivy_kernel.routes.decode.shapes import add_answer
+from ivy_kernel.routes.decode.tracebacks import (
     EXIT_ERROR,
     Failure,
     exit_text,
@@ -17,7 +17,7 @@ from ivy_kernel.decode.tracebacks import (
     plain,
     split_traceback,
 )
-from ivy_kernel.decode.values import clean_value, is_empty, json_text
+from ivy_kernel.routes.decode.values import clean_value, is_empty, json_text
 
 UNKNOWN_HINT = (
     "The tool's answer has a shape that Ivy Kernel does not know, so it is shown in full as JSON."

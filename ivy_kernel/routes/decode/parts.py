@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from ivy_kernel.decode.bundles import bundle_of, is_bundle
-from ivy_kernel.decode.tracebacks import Failure
-from ivy_kernel.decode.values import is_empty, json_text, put
+from ivy_kernel.routes.decode.bundles import bundle_of, is_bundle
+from ivy_kernel.routes.decode.tracebacks import Failure
+from ivy_kernel.routes.decode.values import is_empty, json_text, put
 
 Output = dict[str, Any]
 """One nbformat v4 output."""
