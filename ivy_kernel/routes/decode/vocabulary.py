@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-from ivy_kernel.routes.decode.fields import Fields, snake_case
+from ivy_kernel.routes.decode.fields import Fields, snake_case, without_noise
 from ivy_kernel.routes.decode.items import is_item
+from ivy_kernel.routes.decode.outputs import take_count
+from ivy_kernel.routes.decode.parts import Parts, stream
 from ivy_kernel.routes.decode.pictures import has_data_or_place
-from ivy_kernel.routes.decode.values import parse_json
+from ivy_kernel.routes.decode.values import lines_text_of, parse_json, text_of
 
 DESCENT_LIMIT = 20
 """Answers wrapped in more objects and JSON strings than this are shown as JSON."""
@@ -158,3 +161,135 @@ def state_of(fields: Fields) -> str | None:
     word = fields.peek("status", "state")
     word = snake_case(word.strip()) if isinstance(word, str) else None
     return word if word in GOOD_STATES | BAD_STATES | TIMEOUT_STATES else None
+
+
+def take_streams(fields: Fields, parts: Parts) -> None:
+    """Take ``stdout``, ``stderr`` and ``logs`` from an object of the answer.
+
+    The texts of streams that the answer holds apart go before all other outputs; log entries, which
+    have an order of their own, keep it.
+    """
+    for name, spellings in STREAM_NAMES.items():
+        for spelling in spellings:
+            text = lines_text_of(fields.peek(spelling))
+            if text is not None:
+                fields.drop(spelling)
+                parts.families.add("process")
+                _add_stream_text(name, text, parts)
+    logs = fields.peek("logs")
+    if isinstance(logs, dict):
+        _take_log_streams(fields, logs, parts)
+    elif isinstance(logs, list) and logs and all(isinstance(item, dict) for item in logs):
+        fields.drop("logs")
+        parts.families.add("typed")
+        for item in logs:
+            _add_log_entry(item, parts)
+
+
+def _add_stream_text(name: str, text: str, parts: Parts) -> None:
+    if text:
+        (parts.stdout if name == "stdout" else parts.stderr).append(text)
+
+
+def _take_log_streams(fields: Fields, logs: dict[str, Any], parts: Parts) -> None:
+    fields.drop("logs")
+    parts.families.add("typed")
+    entries = Fields(logs)
+    for name in ("stdout", "stderr"):
+        text = text_of(entries.peek(name))  # pieces as they were written, not lines
+        if text is not None:
+            entries.drop(name)
+            _add_stream_text(name, text, parts)
+    for key, value in without_noise(entries.left()).items():
+        parts.add_other(f"logs.{key}", value)
+
+
+def _add_log_entry(entry: dict[str, Any], parts: Parts) -> None:
+    fields = Fields(entry)
+    name = fields.peek("stream", "name", "source", "fd", "type", "level")
+    text = text_of(fields.peek("text", "line", "data", "message", "content"))
+    if text is None:
+        parts.add_other("logs", entry)
+        return
+    fields.take("text", "line", "data", "message", "content")
+    is_stderr = isinstance(name, str) and name.lower() in ("stderr", "error", "err")
+    if isinstance(name, str):
+        fields.take("stream", "name", "source", "fd", "type", "level")
+    line = text if text.endswith("\n") or not text else f"{text}\n"
+    if line:
+        parts.shown.append(stream("stderr" if is_stderr else "stdout", line))
+    for key, value in without_noise(fields.left()).items():
+        parts.add_other(f"logs.{key}", value)
+
+
+_CUT_NAMES = ("truncated", "output_truncated", "stdout_truncated", "stderr_truncated")
+
+
+def take_flags(fields: Fields, parts: Parts, *, has_streams: bool) -> bool:
+    """Take the fields that say how it went.
+
+    Parameters
+    ----------
+    fields
+        An object of the answer.
+    parts
+        Takes what they say.
+    has_streams
+        Whether it is a process with streams, so that ``code`` and ``status`` may be its exit code.
+
+    Returns
+    -------
+    bool
+        Whether the object says that something failed.
+    """
+    count = take_count(fields)
+    if count is not None:
+        parts.execution_count = count
+    is_bad = has_flag = False
+    for name in ("success", "ok", "succeeded", "is_error", "failed"):
+        flag = fields.peek(name)
+        if isinstance(flag, bool):
+            fields.drop(name)
+            has_flag = True
+            is_good = flag is not (name in ("is_error", "failed"))
+            is_bad = is_bad or not is_good
+            parts.has_succeeded = parts.has_succeeded or is_good
+    for name in TIMED_OUT_NAMES:
+        if isinstance(fields.peek(name), bool):
+            parts.timed_out = fields.take(name) or parts.timed_out
+    for name in _CUT_NAMES:
+        if isinstance(fields.peek(name), bool) and fields.take(name):
+            parts.notes.append("The platform cut this output short.")
+    parts.has_flag = parts.has_flag or has_flag
+    is_bad = _take_state(fields, parts) or is_bad
+    parts.has_failed = parts.has_failed or is_bad
+    names = (*EXIT_NAMES, "code", "status") if has_streams else EXIT_NAMES
+    for name in names:
+        exit_code = _integer(fields.peek(name))
+        if exit_code is not None:
+            fields.drop(name)
+            parts.families.add("process")
+            parts.exit_code = exit_code if parts.exit_code in (None, 0) else parts.exit_code
+    return is_bad or parts.exit_code not in (None, 0) or parts.timed_out
+
+
+def _take_state(fields: Fields, parts: Parts) -> bool:
+    """Take ``status`` or ``state`` where its word is known; returns whether it is a bad one."""
+    word = state_of(fields)
+    if word is None:
+        return False
+    fields.take("status", "state")
+    parts.has_flag = True
+    parts.has_succeeded = parts.has_succeeded or word in GOOD_STATES
+    parts.timed_out = parts.timed_out or word in TIMEOUT_STATES
+    return word in BAD_STATES
+
+
+def _integer(value: Any) -> int | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, str) and re.fullmatch(r"-?\d{1,9}", value.strip(), re.ASCII):
+        return int(value)
+    return value if isinstance(value, int) else None
