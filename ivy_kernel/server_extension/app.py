@@ -7,7 +7,6 @@ from traitlets.config import Config
 
 from ivy_kernel._version import __version__
 from ivy_kernel.server_extension.attached import kernels_of
-from ivy_kernel.server_extension.board import Board
 from ivy_kernel.server_extension.events import EventsHandler
 from ivy_kernel.server_extension.handlers import (
     BOARD,
@@ -16,6 +15,7 @@ from ivy_kernel.server_extension.handlers import (
     SandboxesHandler,
     SandboxHandler,
 )
+from ivy_kernel.server_extension.sandboxes import Board
 from ivy_kernel.settings import Ivy
 
 ROUTES = [

@@ -9,8 +9,8 @@ from jupyter_server.auth.decorator import authorized
 from tornado import web
 from tornado.iostream import StreamClosedError
 
-from ivy_kernel.server_extension.board import Listener
 from ivy_kernel.server_extension.handlers import IvyHandler
+from ivy_kernel.server_extension.sandboxes import Listener
 
 HEARTBEAT_SECONDS = 15.0
 """Proxies cut connections that are silent for a minute or so."""

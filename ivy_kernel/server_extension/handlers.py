@@ -11,9 +11,9 @@ from jupyter_server.extension.handler import ExtensionHandlerMixin
 from tornado import web
 
 from ivy_kernel.errors import IvyError, RateLimitedError
-from ivy_kernel.server_extension.board import Board
-from ivy_kernel.server_extension.refusals import refuse
-from ivy_kernel.server_extension.shown import Action
+from ivy_kernel.server_extension.errors import refuse
+from ivy_kernel.server_extension.sandbox import Action
+from ivy_kernel.server_extension.sandboxes import Board
 
 BOARD = "ivy_board"
 """Under this name the web application's settings hold the board."""

@@ -11,11 +11,11 @@ import pytest
 from traitlets.config import Config
 
 from ivy_kernel.errors import RateLimitedError
-from ivy_kernel.server_extension import shown
+from ivy_kernel.server_extension import sandbox
 from ivy_kernel.server_extension.attached import Attached
-from ivy_kernel.server_extension.board import Board
-from ivy_kernel.server_extension.meanings import UNSET_ID
-from ivy_kernel.server_extension.refusals import UnknownSandboxError
+from ivy_kernel.server_extension.errors import UnknownSandboxError
+from ivy_kernel.server_extension.sandboxes import Board
+from ivy_kernel.server_extension.targets import UNSET_ID
 
 BODY = b'{"status": "active", "phase": "ready"}'
 LIMITED = (
@@ -94,7 +94,7 @@ async def board(platform: FakePlatform, monkeypatch: pytest.MonkeyPatch) -> Asyn
     monkeypatch.setenv("IVY_API_KEY", "ivy_key_of_a_test")
     monkeypatch.setenv("IVY_CHAT_ID", "a-chat")
     monkeypatch.setenv("IVY_CAMPAIGN_ID", "a-campaign")
-    monkeypatch.setattr(shown, "FIRST_READING_SECONDS", 0.3)
+    monkeypatch.setattr(sandbox, "FIRST_READING_SECONDS", 0.3)
     made = Board(Config(), no_kernels, logging.getLogger("test"))
     yield made
     await made.aclose()
@@ -167,9 +167,9 @@ async def test_who_comes_back_after_a_while_gets_a_new_status(
     board: Board, platform: FakePlatform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A page that is loaded again does not show what was true when it was left."""
-    monkeypatch.setattr("ivy_kernel.server_extension.board.LINGER_SECONDS", 0.0)
-    monkeypatch.setattr("ivy_kernel.server_extension.board.LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(shown, "FIRST_READING_SECONDS", 5.0)
+    monkeypatch.setattr("ivy_kernel.server_extension.sandboxes.LINGER_SECONDS", 0.0)
+    monkeypatch.setattr("ivy_kernel.server_extension.sandboxes.LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(sandbox, "FIRST_READING_SECONDS", 5.0)
     with board.listen():
         await board.read()
     assert platform.asked == 1
@@ -199,7 +199,7 @@ async def test_a_fault_in_looking_up_kernels_is_logged_once(
     board: Board, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The board looks again and again, but does not fill the log with the same complaint."""
-    monkeypatch.setattr("ivy_kernel.server_extension.board.LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("ivy_kernel.server_extension.sandboxes.LOOK_SECONDS", 0.01)
     looks: list[None] = []
     looked_often = asyncio.Event()
 
@@ -219,8 +219,8 @@ async def test_a_person_who_asks_gets_a_new_status(
     board: Board, platform: FakePlatform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fresh look asks the platform again although the known status would still do."""
-    monkeypatch.setattr(shown, "FRESH_SECONDS", 0.0)
-    monkeypatch.setattr(shown, "FIRST_READING_SECONDS", 5.0)
+    monkeypatch.setattr(sandbox, "FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(sandbox, "FIRST_READING_SECONDS", 5.0)
     with board.listen():
         await board.read()
         await board.read()

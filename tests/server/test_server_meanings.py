@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from traitlets.config import Config
 
-from ivy_kernel.server_extension.meanings import UNSET_ID, Meanings
+from ivy_kernel.server_extension.targets import UNSET_ID, Meanings
 from ivy_kernel.uses import Use
 
 URL = "https://api.example/api"

@@ -8,7 +8,7 @@ import pytest
 from tornado.web import HTTPError
 
 from ivy_kernel import errors
-from ivy_kernel.server_extension.refusals import UnknownSandboxError, refuse
+from ivy_kernel.server_extension.errors import UnknownSandboxError, refuse
 
 STATUSES = {
     "UsageError": 400,

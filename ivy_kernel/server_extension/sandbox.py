@@ -12,7 +12,7 @@ from ivy_kernel.errors import RateLimitedError, SettingError
 from ivy_kernel.lifecycle import Lifecycle
 from ivy_kernel.models import Json
 from ivy_kernel.monitor import Monitor, Watch
-from ivy_kernel.server_extension.meanings import Meaning
+from ivy_kernel.server_extension.targets import Meaning
 from ivy_kernel.settings import missing_sentence
 from ivy_kernel.status import END_STATES, monotonic_seconds
 from ivy_kernel.status.model import SandboxStatus
