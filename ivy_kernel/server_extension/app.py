@@ -6,16 +6,16 @@ from jupyter_server.extension.application import ExtensionApp
 from traitlets.config import Config
 
 from ivy_kernel._version import __version__
-from ivy_kernel.server_extension.attached import kernels_of
-from ivy_kernel.server_extension.events import EventsHandler
 from ivy_kernel.server_extension.handlers import (
     BOARD,
     ActionHandler,
+    EventsHandler,
     NothingHandler,
     SandboxesHandler,
     SandboxHandler,
 )
 from ivy_kernel.server_extension.sandboxes import Board
+from ivy_kernel.server_extension.targets import kernels_of
 from ivy_kernel.settings import Ivy
 
 ROUTES = [

@@ -15,10 +15,16 @@ from logging import Logger
 from traitlets.config import Config
 
 from ivy_kernel.models import Json
-from ivy_kernel.server_extension.attached import Attached, Kernels
 from ivy_kernel.server_extension.errors import UnknownSandboxError
 from ivy_kernel.server_extension.sandbox import Action, ShownSandbox
-from ivy_kernel.server_extension.targets import UNSET_ID, Meaning, Meanings, id_of
+from ivy_kernel.server_extension.targets import (
+    UNSET_ID,
+    Attached,
+    Kernels,
+    Meaning,
+    Meanings,
+    id_of,
+)
 from ivy_kernel.status import monotonic_seconds
 from ivy_kernel.uses import Use, UseReader
 

@@ -12,10 +12,9 @@ from traitlets.config import Config
 
 from ivy_kernel.errors import RateLimitedError
 from ivy_kernel.server_extension import sandbox
-from ivy_kernel.server_extension.attached import Attached
 from ivy_kernel.server_extension.errors import UnknownSandboxError
 from ivy_kernel.server_extension.sandboxes import Board
-from ivy_kernel.server_extension.targets import UNSET_ID
+from ivy_kernel.server_extension.targets import UNSET_ID, Attached
 
 BODY = b'{"status": "active", "phase": "ready"}'
 LIMITED = (
