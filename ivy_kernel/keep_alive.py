@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 
 from ivy_kernel.errors import IvyError
-from ivy_kernel.lifecycle import Lifecycle
+from ivy_kernel.session.lifecycle import Lifecycle
 
 LOCAL_KEEP_ALIVE_SECONDS = 300.0
 

@@ -10,11 +10,11 @@ from ivy_kernel.errors import (
     SandboxLostError,
 )
 from ivy_kernel.keep_alive import KeepAlive
-from ivy_kernel.lifecycle import Lifecycle
 from ivy_kernel.models import Cell, Message, Outcome, Sink
-from ivy_kernel.readiness import Readiness
-from ivy_kernel.route_choice import RouteChoice
 from ivy_kernel.routes.base import Route
+from ivy_kernel.session.lifecycle import Lifecycle
+from ivy_kernel.session.prepare import Readiness
+from ivy_kernel.session.route_choice import RouteChoice
 from ivy_kernel.status import monotonic_seconds
 
 CHECK_AFTER_SECONDS = 15.0

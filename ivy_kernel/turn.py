@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 
 from ivy_kernel.errors import NotFoundError, NotReadyError
 from ivy_kernel.models import Outcome, Sink
-from ivy_kernel.readiness import Readiness
 from ivy_kernel.routes.base import Route
 from ivy_kernel.routes.one_call import NamedTool
 from ivy_kernel.routes.outcomes import show_error
+from ivy_kernel.session.prepare import Readiness
 
 Result = TypeVar("Result")
 

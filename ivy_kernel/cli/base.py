@@ -11,8 +11,8 @@ from jupyter_core.application import JupyterApp
 from traitlets import Bool
 
 from ivy_kernel._version import __version__
-from ivy_kernel.connect import LiveSettings
 from ivy_kernel.errors import IvyError, SettingError, UsageError
+from ivy_kernel.session.open import LiveSettings
 from ivy_kernel.settings import Ivy
 
 KERNEL_NAME = "ivy-sandbox"

@@ -10,9 +10,9 @@ from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
 from traitlets import Bool
 
 from ivy_kernel.cli.base import EXIT_FAILED, JSON_FLAG, KERNEL_NAME, IvyCommandApp, print_line
-from ivy_kernel.connect import LiveSettings, open_session
 from ivy_kernel.errors import IvyError, SettingError
-from ivy_kernel.session import Session
+from ivy_kernel.session.open import LiveSettings, open_session
+from ivy_kernel.session.session import Session
 from ivy_kernel.settings import Ivy, is_secret, setting_names
 from ivy_kernel.status import SandboxStatus
 

@@ -22,11 +22,11 @@ from ivy_kernel.cli.base import (
     plain,
     print_line,
 )
-from ivy_kernel.connect import open_lifecycle
-from ivy_kernel.describe import duration_words, status_lines, warnings
 from ivy_kernel.errors import UsageError
-from ivy_kernel.lifecycle import Lifecycle
 from ivy_kernel.models import Json
+from ivy_kernel.session.describe import duration_words, status_lines, warnings
+from ivy_kernel.session.lifecycle import Lifecycle
+from ivy_kernel.session.open import open_lifecycle
 from ivy_kernel.status import END_STATES, Deadline, Reading, SandboxStatus, State, monotonic_seconds
 from ivy_kernel.status.pace import REFUSALS
 

@@ -9,8 +9,8 @@ from contextlib import suppress
 
 from traitlets import Int
 
-from ivy_kernel import embedded
 from ivy_kernel.cli.base import EXIT_FAILED, IvyCommandApp, print_line
+from ivy_kernel.session.session import local_server
 
 ALIASES = {"port": "ServeApp.port"}
 
@@ -29,18 +29,18 @@ class ServeApp(IvyCommandApp):
 
     async def run(self) -> int:
         """Serve until the server ends or the user stops it."""
-        found = embedded.find()
+        found = local_server.find()
         if found is not None:
             print_line(f"The local sandbox runs already, at {found.url}.", error=True)
             return EXIT_FAILED
-        command = embedded.server_command(idle_exit_seconds=365 * 24 * 3600.0)
+        command = local_server.server_command(idle_exit_seconds=365 * 24 * 3600.0)
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             *command,
             "--port",
             str(self.port),
-            env=embedded.server_environment(),
-            cwd=embedded.runtime_file().parent,
+            env=local_server.server_environment(),
+            cwd=local_server.runtime_file().parent,
         )
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):

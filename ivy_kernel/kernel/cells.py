@@ -18,7 +18,6 @@ from typing import Any
 from jupyter_core.paths import jupyter_data_dir
 from traitlets.config import Config
 
-from ivy_kernel.describe import event_sentence
 from ivy_kernel.errors import IvyError, UsageError
 from ivy_kernel.kernel.comms import Comms, LocalComms
 from ivy_kernel.kernel.current_session import CurrentSession
@@ -27,11 +26,12 @@ from ivy_kernel.magics.cell import run_cell
 from ivy_kernel.magics.commands import IvyCommand
 from ivy_kernel.magics.options import HelpAskedError, parse_cell_options
 from ivy_kernel.models import Cell, Json, Message, Outcome, Sink
-from ivy_kernel.pacing import JUPYTER_SERVER_RATE, Pacer
-from ivy_kernel.progress import blanked, is_progress
 from ivy_kernel.routes.agent import AgentLost, Event, KernelDied, KernelReady
 from ivy_kernel.routes.agent.route import AgentCells
 from ivy_kernel.routes.outcomes import show_command_error, show_error, succeeded
+from ivy_kernel.session.describe import event_sentence
+from ivy_kernel.session.output import JUPYTER_SERVER_RATE, Pacer
+from ivy_kernel.session.start_progress import blanked, is_progress
 from ivy_kernel.status import SandboxStatus
 
 Answer = Callable[[Message], Coroutine[Any, Any, None]]

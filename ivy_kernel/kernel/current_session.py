@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 from traitlets.config import Config
 
-from ivy_kernel.connect import LiveSettings, identity, open_lifecycle, open_session
 from ivy_kernel.kernel.remote_comms import RemoteComms
 from ivy_kernel.kernel.restart import Chat, RestartMark, session_key_of
 from ivy_kernel.models import Sink
 from ivy_kernel.routes.agent import Event
-from ivy_kernel.session import Session
-from ivy_kernel.uses import UseNote, kernel_id_of
+from ivy_kernel.session.kernel_registry import UseNote, kernel_id_of
+from ivy_kernel.session.open import LiveSettings, identity, open_lifecycle, open_session
+from ivy_kernel.session.session import Session
 
 
 class CurrentSession:

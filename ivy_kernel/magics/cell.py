@@ -9,7 +9,7 @@ from ivy_kernel.magics.options import LANGUAGES, CellOptions, tool_parameters
 from ivy_kernel.models import Cell, Message, Outcome, Sink
 from ivy_kernel.routes.one_call import NamedTool
 from ivy_kernel.routes.outcomes import show_error, succeeded
-from ivy_kernel.session import Session, is_empty
+from ivy_kernel.session.session import Session, is_empty
 
 STOP_AGAIN_SECONDS = 5.0
 """A cell that goes on after its time is up is interrupted again this often."""

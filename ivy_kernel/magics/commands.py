@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Awaitable, Callable
 
-from ivy_kernel.connect import LiveSettings, open_lifecycle
-from ivy_kernel.describe import route_lines, settings_table, status_lines
 from ivy_kernel.errors import UsageError
 from ivy_kernel.magics.options import HelpAskedError, OptionParser, cell_parser, split_line
 from ivy_kernel.models import Message, Sink
-from ivy_kernel.session import Session
+from ivy_kernel.session.describe import route_lines, settings_table, status_lines
+from ivy_kernel.session.open import LiveSettings, open_lifecycle
+from ivy_kernel.session.session import Session
 from ivy_kernel.status import SandboxStatus, monotonic_seconds
 
 COMMANDS = {

@@ -23,9 +23,9 @@ from ivy_kernel.magics.output import NativeOutput, RemoteInterrupt, exception_fo
 from ivy_kernel.magics.sessions import MagicSessions
 from ivy_kernel.magics.waiting import Post, ask, loop_thread, wait_in_cell
 from ivy_kernel.models import Cell, Json, Message, Outcome
-from ivy_kernel.pacing import JUPYTER_SERVER_RATE, Pacer
-from ivy_kernel.session import Session
-from ivy_kernel.uses import kernel_id_of
+from ivy_kernel.session.kernel_registry import kernel_id_of
+from ivy_kernel.session.output import JUPYTER_SERVER_RATE, Pacer
+from ivy_kernel.session.session import Session
 
 CLOSE_SECONDS = 3.0
 OVERTAKING_SECONDS = 5.0

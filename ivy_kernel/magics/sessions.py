@@ -6,12 +6,12 @@ import asyncio
 import secrets
 from dataclasses import dataclass
 
-from ivy_kernel.connect import LiveSettings, identity, open_session
-from ivy_kernel.describe import event_sentence
 from ivy_kernel.models import Message, Sink
 from ivy_kernel.routes.agent import AgentLost, Event, KernelDied
-from ivy_kernel.session import Session
-from ivy_kernel.uses import UseNote
+from ivy_kernel.session.describe import event_sentence
+from ivy_kernel.session.kernel_registry import UseNote
+from ivy_kernel.session.open import LiveSettings, identity, open_session
+from ivy_kernel.session.session import Session
 
 
 @dataclass(slots=True)

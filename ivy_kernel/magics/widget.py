@@ -15,14 +15,14 @@ from collections.abc import Callable, Coroutine
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from ivy_kernel.describe import status_lines
 from ivy_kernel.errors import IvyError, SettingError, UsageError
 from ivy_kernel.models import Json
+from ivy_kernel.session.describe import status_lines
 from ivy_kernel.status import Reading, monotonic_seconds
 
 if TYPE_CHECKING:
     from ivy_kernel.monitor import Watch
-    from ivy_kernel.session import Session
+    from ivy_kernel.session.session import Session
 
 try:
     import anywidget

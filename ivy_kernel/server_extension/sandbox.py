@@ -7,12 +7,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Literal
 
-from ivy_kernel import embedded
 from ivy_kernel.errors import RateLimitedError, SettingError
-from ivy_kernel.lifecycle import Lifecycle
 from ivy_kernel.models import Json
 from ivy_kernel.monitor import Monitor, Watch
 from ivy_kernel.server_extension.targets import Meaning
+from ivy_kernel.session.lifecycle import Lifecycle
+from ivy_kernel.session.session import local_server
 from ivy_kernel.settings import missing_sentence
 from ivy_kernel.status import END_STATES, monotonic_seconds
 from ivy_kernel.status.model import SandboxStatus
@@ -224,7 +224,7 @@ class ShownSandbox:
             raise SettingError(self._meaning.missing or "The settings mean no sandbox.")
         if action == "create":
             await lifecycle.create()
-        elif not lifecycle.local or embedded.find() is not None:
+        elif not lifecycle.local or local_server.find() is not None:
             await lifecycle.terminate()
             await self._refresh(monitor)
 

@@ -25,8 +25,8 @@ from ivy_kernel.server_extension.targets import (
     Meanings,
     id_of,
 )
+from ivy_kernel.session.kernel_registry import Use, UseReader
 from ivy_kernel.status import monotonic_seconds
-from ivy_kernel.uses import Use, UseReader
 
 LOOK_SECONDS = 1.0
 LINGER_SECONDS = 3.0

@@ -12,11 +12,11 @@ from jupyter_core.utils import ensure_async
 from jupyter_server.serverapp import ServerApp
 from traitlets.config import Config
 
-from ivy_kernel.connect import LiveSettings, open_lifecycle
 from ivy_kernel.errors import MissingSettingError, SettingError
-from ivy_kernel.lifecycle import Lifecycle
+from ivy_kernel.session.kernel_registry import Use
+from ivy_kernel.session.lifecycle import Lifecycle
+from ivy_kernel.session.open import LiveSettings, open_lifecycle
 from ivy_kernel.settings import Ivy
-from ivy_kernel.uses import Use
 from ivy_kernel.web_address import LOCAL
 
 

@@ -11,9 +11,9 @@ from sandbox_server import RunningSandbox
 from ivy_kernel.cli.base import print_line
 from ivy_kernel.cli.run import FailedCell, report
 from ivy_kernel.cli.sandbox import status_line
-from ivy_kernel.describe import status_lines
 from ivy_kernel.errors import ForbiddenError
-from ivy_kernel.lifecycle import Lifecycle
+from ivy_kernel.session.describe import status_lines
+from ivy_kernel.session.lifecycle import Lifecycle
 from ivy_kernel.status import Reading, SandboxStatus, monotonic_seconds
 
 EVIL = "\x1b]0;pwned\x07\x1b[2Jtree\x9b1m\n\tforged\r.nwk"

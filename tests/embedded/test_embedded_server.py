@@ -19,12 +19,12 @@ from typing import Any
 import psutil
 import pytest
 
-from ivy_kernel import embedded
 from ivy_kernel.api import Connection, IvyClient
 from ivy_kernel.api.auth import Credential
-from ivy_kernel.connect import LiveSettings, open_lifecycle
-from ivy_kernel.embedded import Embedded, find, find_or_start, runtime_file
 from ivy_kernel.errors import NotSentError
+from ivy_kernel.session.local_server import Embedded, find, find_or_start, runtime_file
+from ivy_kernel.session.open import LiveSettings, open_lifecycle
+from ivy_kernel.session.session import local_server
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -54,14 +54,14 @@ def family(process_id: int) -> list[int]:
 @pytest.fixture(autouse=True)
 def _nothing_is_left() -> Iterator[None]:
     """After each test the server is ended, and every process that was started for it is gone."""
-    before = len(embedded._started)
+    before = len(local_server._started)
     yield
     found = find()
     processes = [psutil.Process(found.process_id)] if found is not None else []
-    embedded.stop()
+    local_server.stop()
     _, alive = psutil.wait_procs(processes, timeout=20)
     assert not alive
-    for process in embedded._started[before:]:
+    for process in local_server._started[before:]:
         process.wait(timeout=20)
     assert find() is None
 
@@ -247,14 +247,14 @@ async def test_an_idle_server_ends_and_the_next_use_starts_another() -> None:
 
 async def test_stopping_ends_it_with_all_its_processes() -> None:
     """And says whether there was one."""
-    assert embedded.stop() is False
+    assert local_server.stop() is False
     found = await start()
     processes = family(found.process_id)
     assert len(processes) >= 2
-    assert embedded.stop() is True
+    assert local_server.stop() is True
     await until(lambda: all(map(is_gone, processes)), "the end of all its processes")
     assert not runtime_file().exists()
-    assert embedded.stop() is False
+    assert local_server.stop() is False
 
 
 async def test_a_server_that_cannot_start_is_told_with_its_log(
@@ -275,7 +275,7 @@ async def test_a_starter_that_hangs_is_not_waited_for_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The lock is somebody else's; the event loop goes on meanwhile."""
-    monkeypatch.setattr(embedded, "START_TIMEOUT_SECONDS", 0.3)
+    monkeypatch.setattr(local_server, "START_TIMEOUT_SECONDS", 0.3)
     runtime_file().parent.mkdir(parents=True, exist_ok=True)
     with (runtime_file().parent / "ivy-local-sandbox.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -288,14 +288,14 @@ async def test_a_starter_that_hangs_is_not_waited_for_for_ever(
 
 async def test_a_start_that_is_interrupted_leaves_no_second_server() -> None:
     """The user interrupts, and at once runs the cell again: there is one server in the end."""
-    before = len(embedded._started)
+    before = len(local_server._started)
     first = asyncio.ensure_future(start())
-    await until(lambda: len(embedded._started) > before, "the start of the process")
+    await until(lambda: len(local_server._started) > before, "the start of the process")
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first
     second = await start()
-    dead = embedded._started[before]
+    dead = local_server._started[before]
     await until(lambda: dead.poll() is not None, "the end of the first one")
     assert second.process_id != dead.pid
     assert find() == second

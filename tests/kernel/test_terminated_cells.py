@@ -11,11 +11,11 @@ import pytest
 from kernel_driver import StartKernel, kernel_variables
 from sandbox_server import RunningSandbox, until
 
-from ivy_kernel.connect import LiveSettings, open_session
 from ivy_kernel.models import Cell, Message, Outcome
 from ivy_kernel.routes.agent import failures
 from ivy_kernel.routes.one_call import NamedTool
-from ivy_kernel.session import Session
+from ivy_kernel.session.open import LiveSettings, open_session
+from ivy_kernel.session.session import Session
 
 BEGAN_SECONDS = 20.0
 END_SECONDS = 10.0

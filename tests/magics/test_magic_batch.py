@@ -17,7 +17,7 @@ import pytest
 from magic_driver import MagicKernel, magic_variables
 from sandbox_server import RunningSandbox, until
 
-from ivy_kernel import embedded
+from ivy_kernel.session.session import local_server
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ivy-magic.ipynb"
 
@@ -151,7 +151,7 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]
         try:
             nbclient.NotebookClient(notebook, timeout=60, resources=resources).execute()
         finally:
-            embedded.stop()
+            local_server.stop()
         yield {cell.id: cell for cell in notebook.cells if cell.cell_type == "code"}
 
 

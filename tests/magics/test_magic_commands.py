@@ -9,7 +9,7 @@ import pytest
 from magic_driver import MagicKernel
 from sandbox_server import RunningSandbox, until
 
-from ivy_kernel.describe import warnings
+from ivy_kernel.session.describe import warnings
 from ivy_kernel.status import SandboxStatus
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ivy_kernel.models import Message
-from ivy_kernel.pacing import Pacer, Rate, wire_bytes
+from ivy_kernel.session.output import Pacer, Rate, wire_bytes
 
 
 @dataclass

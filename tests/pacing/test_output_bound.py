@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from recorded import FrontEnd, other, pacer, stream
 
 from ivy_kernel.models import Message
-from ivy_kernel.output_bound import OLD_SPILL_SECONDS, TAIL_PIECES, OutputBound
+from ivy_kernel.session.output_limit import OLD_SPILL_SECONDS, TAIL_PIECES, OutputBound
 
 NOTE = re.compile(r"\n\[… ([0-9,]+) bytes of output are not shown here; (.*)\. The setting ")
 
@@ -280,7 +280,7 @@ def test_a_text_beyond_all_measure_is_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A cell that prints for ever does not fill the disk, and the note does not claim a file."""
-    monkeypatch.setattr("ivy_kernel.output_bound.SPILL_LIMIT_BYTES", 10_000)
+    monkeypatch.setattr("ivy_kernel.session.output_limit.SPILL_LIMIT_BYTES", 10_000)
     bound = OutputBound(100, tmp_path)
     for _ in range(200):
         bound.take(Message("stream", {"name": "stdout", "text": "x" * 99 + "\n"}))

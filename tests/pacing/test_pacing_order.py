@@ -13,7 +13,7 @@ from jupyter_client.session import json_packer
 from recorded import FrontEnd, flattened, other, pacer, stream
 
 from ivy_kernel.models import Message
-from ivy_kernel.pacing import COALESCE_BYTES, COALESCE_SECONDS, Rate
+from ivy_kernel.session.output import COALESCE_BYTES, COALESCE_SECONDS, Rate
 
 TEXTS = st.text(max_size=20)
 PARENTS = st.sampled_from([None, {"msg_id": "a"}, {"msg_id": "b"}])

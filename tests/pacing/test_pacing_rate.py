@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from recorded import FrontEnd, other, pacer, stream
 
-from ivy_kernel.pacing import JUPYTER_SERVER_RATE, Rate, wire_bytes
+from ivy_kernel.session.output import JUPYTER_SERVER_RATE, Rate, wire_bytes
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
     """A clock of ours for the pacer."""
     fake = FakeClock()
-    monkeypatch.setattr("ivy_kernel.pacing.time.monotonic", fake.now)
-    monkeypatch.setattr("ivy_kernel.pacing.asyncio.sleep", fake.sleep)
+    monkeypatch.setattr("ivy_kernel.session.output.time.monotonic", fake.now)
+    monkeypatch.setattr("ivy_kernel.session.output.asyncio.sleep", fake.sleep)
     return fake
 
 

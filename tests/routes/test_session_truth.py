@@ -14,7 +14,6 @@ import pytest
 from kernel_driver import kernel_variables
 from sandbox_server import RunningSandbox, running_sandbox, until
 
-from ivy_kernel.connect import LiveSettings, open_session
 from ivy_kernel.errors import (
     AnswerError,
     IvyError,
@@ -26,7 +25,8 @@ from ivy_kernel.errors import (
 from ivy_kernel.kernel import cells
 from ivy_kernel.models import Cell, Message, Outcome
 from ivy_kernel.routes.one_call import NamedTool
-from ivy_kernel.session import Session
+from ivy_kernel.session.open import LiveSettings, open_session
+from ivy_kernel.session.session import Session
 
 NOTHING_RAN = "Nothing of this cell was run."
 END_SECONDS = 15.0

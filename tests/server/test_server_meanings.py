@@ -6,7 +6,7 @@ import pytest
 from traitlets.config import Config
 
 from ivy_kernel.server_extension.targets import UNSET_ID, Meanings
-from ivy_kernel.uses import Use
+from ivy_kernel.session.kernel_registry import Use
 
 URL = "https://api.example/api"
 

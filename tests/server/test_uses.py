@@ -13,11 +13,17 @@ from pathlib import Path
 import pytest
 from sandbox_server import REPOSITORY
 
-from ivy_kernel.uses import Use, UseNote, UseReader, kernel_id_of, notes_directory
+from ivy_kernel.session.kernel_registry import (
+    Use,
+    UseNote,
+    UseReader,
+    kernel_id_of,
+    notes_directory,
+)
 
 PROGRAM = """
 import os, sys
-from ivy_kernel.uses import UseNote
+from ivy_kernel.session.kernel_registry import UseNote
 note = UseNote("a-kernel")
 note.write(api_url="local", chat_id="a-chat")
 {end}

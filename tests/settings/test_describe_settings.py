@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from setting_samples import SAMPLES, SECRETS
 
-from ivy_kernel.describe import duration_words, settings_table
+from ivy_kernel.session.describe import duration_words, settings_table
 from ivy_kernel.settings import environment_name, load_settings, setting_names
 
 

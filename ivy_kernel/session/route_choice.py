@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 
 from ivy_kernel.errors import RouteError
-from ivy_kernel.lifecycle import Lifecycle
 from ivy_kernel.models import Json, Sink
 from ivy_kernel.routes.agent import Event
 from ivy_kernel.routes.agent.route import AgentCells
@@ -13,6 +12,7 @@ from ivy_kernel.routes.base import Route
 from ivy_kernel.routes.notebook import NotebookRoute
 from ivy_kernel.routes.script import ScriptRoute
 from ivy_kernel.routes.tools import SandboxTools
+from ivy_kernel.session.lifecycle import Lifecycle
 
 CLOUD_LIFETIME_SECONDS = 45 * 60.0
 LOCAL_LIFETIME_SECONDS = 7 * 24 * 3600.0

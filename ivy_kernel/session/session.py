@@ -25,15 +25,15 @@ from ivy_kernel.errors import (
     SandboxLostError,
     UnexpectedStatusError,
 )
-from ivy_kernel.lifecycle import Lifecycle
 from ivy_kernel.models import Cell, Json, Outcome, Sink
 from ivy_kernel.preparation import Preparation
-from ivy_kernel.route_choice import RouteChoice
 from ivy_kernel.routes.agent import AgentLost, Event, Unreachable
 from ivy_kernel.routes.agent.route import TERMINATED, AgentCells
 from ivy_kernel.routes.base import Route
 from ivy_kernel.routes.one_call import NamedTool
 from ivy_kernel.routes.outcomes import show_ivy_error, succeeded
+from ivy_kernel.session.lifecycle import Lifecycle
+from ivy_kernel.session.route_choice import RouteChoice
 from ivy_kernel.status import SandboxStatus
 from ivy_kernel.turn import Turn
 

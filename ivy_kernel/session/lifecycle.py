@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from ivy_kernel import embedded
 from ivy_kernel.api import Answer, IvyClient, RecoupClient
 from ivy_kernel.errors import (
     ApiError,
@@ -23,6 +22,7 @@ from ivy_kernel.errors import (
     SandboxFailedError,
 )
 from ivy_kernel.monitor import Monitor, monitor_for
+from ivy_kernel.session.session import local_server
 from ivy_kernel.status import (
     CHANGING_STATES,
     Exchange,
@@ -182,14 +182,14 @@ class Lifecycle:
         """
         if not self.local:
             return await self._read_status()
-        if embedded.find() is None:
+        if local_server.find() is None:
             await self.aclose()
             return _no_sandbox()
         try:
             return await self._read_status()
         except (CredentialsError, NotSentError):
             await self.aclose()  # what we know may be a server that has ended since
-            if embedded.find() is None:
+            if local_server.find() is None:
                 return _no_sandbox()
             return await self._read_status()
 

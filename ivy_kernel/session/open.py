@@ -9,17 +9,16 @@ from typing import Any
 
 from traitlets.config import Config
 
-from ivy_kernel import embedded
 from ivy_kernel.api import Connection, IvyClient, RecoupClient
 from ivy_kernel.api.auth import Credential
 from ivy_kernel.api.clients import RETRY_SECONDS
 from ivy_kernel.api.recoup import recoup_credential
 from ivy_kernel.config_files import config_file_names
 from ivy_kernel.errors import SettingError
-from ivy_kernel.lifecycle import Lifecycle
 from ivy_kernel.models import Sink
 from ivy_kernel.routes.agent import Event
-from ivy_kernel.session import Session
+from ivy_kernel.session.lifecycle import Lifecycle
+from ivy_kernel.session.session import Session, local_server
 from ivy_kernel.session_ids import session_id_for
 from ivy_kernel.settings import (
     LOCAL_CHAT_ID,
@@ -278,7 +277,7 @@ async def _address(live: LiveSettings) -> tuple[str, Callable[[], str]]:
     settings = live.current()
     if not settings.is_local:
         return settings.api_url, lambda: live.current().api_key
-    found = await embedded.find_or_start(idle_exit_seconds=settings.local_idle_exit_seconds)
+    found = await local_server.find_or_start(idle_exit_seconds=settings.local_idle_exit_seconds)
     return found.url, lambda: found.token
 
 

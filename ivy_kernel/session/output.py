@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from ivy_kernel.models import Message, Sink, sendable
-from ivy_kernel.output_bound import OutputBound
+from ivy_kernel.session.output_limit import OutputBound
 
 COALESCE_SECONDS = 0.01
 COALESCE_BYTES = 256_000

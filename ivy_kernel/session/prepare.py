@@ -15,9 +15,9 @@ from ivy_kernel.errors import (
     SandboxFailedError,
     SandboxLostError,
 )
-from ivy_kernel.lifecycle import Lifecycle, failed_error
 from ivy_kernel.models import Cell, Sink
-from ivy_kernel.progress import StartProgress
+from ivy_kernel.session.lifecycle import Lifecycle, failed_error
+from ivy_kernel.session.start_progress import StartProgress
 from ivy_kernel.status import CHANGING_STATES, END_STATES, SandboxStatus, monotonic_seconds
 
 Result = TypeVar("Result")

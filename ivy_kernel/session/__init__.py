@@ -1,0 +1,1 @@
+"""Our hold on one sandbox: it runs cells there, one at a time."""
