@@ -31,8 +31,8 @@ from ivy_kernel.errors import (
     SettingError,
     UsageError,
 )
+from ivy_kernel.settings.urls import check_url, is_loopback
 from ivy_kernel.status import monotonic_seconds, parse_http_date
-from ivy_kernel.web_address import check_url, is_loopback
 
 KEEPALIVE_SECONDS = 300.0
 """How long an idle connection is kept; a cell after a pause then needs no new handshake."""

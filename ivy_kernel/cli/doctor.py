@@ -13,7 +13,7 @@ from ivy_kernel.cli.base import EXIT_FAILED, JSON_FLAG, KERNEL_NAME, IvyCommandA
 from ivy_kernel.errors import IvyError, SettingError
 from ivy_kernel.session.open import LiveSettings, open_session
 from ivy_kernel.session.session import Session
-from ivy_kernel.settings import Ivy, is_secret, setting_names
+from ivy_kernel.settings.settings import Ivy, is_secret, setting_names
 from ivy_kernel.status import SandboxStatus
 
 CLOCK_TOLERANCE_SECONDS = 120.0

@@ -16,7 +16,7 @@ from ivy_kernel.server_extension.handlers import (
 )
 from ivy_kernel.server_extension.sandboxes import Board
 from ivy_kernel.server_extension.targets import kernels_of
-from ivy_kernel.settings import Ivy
+from ivy_kernel.settings.settings import Ivy
 
 ROUTES = [
     (r"/ivy/sandboxes", SandboxesHandler),

@@ -13,7 +13,7 @@ from ivy_kernel.monitor import Monitor, Watch
 from ivy_kernel.server_extension.targets import Meaning
 from ivy_kernel.session.lifecycle import Lifecycle
 from ivy_kernel.session.session import local_server
-from ivy_kernel.settings import missing_sentence
+from ivy_kernel.settings.settings import missing_sentence
 from ivy_kernel.status import END_STATES, monotonic_seconds
 from ivy_kernel.status.model import SandboxStatus
 from ivy_kernel.status.pace import Pace

@@ -16,8 +16,8 @@ from ivy_kernel.errors import MissingSettingError, SettingError
 from ivy_kernel.session.kernel_registry import Use
 from ivy_kernel.session.lifecycle import Lifecycle
 from ivy_kernel.session.open import LiveSettings, open_lifecycle
-from ivy_kernel.settings import Ivy
-from ivy_kernel.web_address import LOCAL
+from ivy_kernel.settings.settings import Ivy
+from ivy_kernel.settings.urls import LOCAL
 
 
 @dataclass(frozen=True, slots=True)

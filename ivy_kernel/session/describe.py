@@ -6,7 +6,7 @@ from ivy_kernel.api.answers import one_line
 from ivy_kernel.models import Json
 from ivy_kernel.routes.agent import Event, OutputDropped, ReachableAgain, Unreachable
 from ivy_kernel.session.lifecycle import Lifecycle
-from ivy_kernel.settings import Ivy, is_secret, setting_names
+from ivy_kernel.settings.settings import Ivy, is_secret, setting_names
 from ivy_kernel.status import Deadline, SandboxStatus
 
 SOON_SECONDS = 600.0

@@ -23,7 +23,7 @@ import psutil
 from jupyter_core.paths import jupyter_data_dir, jupyter_runtime_dir
 
 from ivy_kernel.errors import NotSentError
-from ivy_kernel.web_address import check_url
+from ivy_kernel.settings.urls import check_url
 
 SERVER_MODULE = "ivy_kernel.local_sandbox"
 START_TIMEOUT_SECONDS = 60.0

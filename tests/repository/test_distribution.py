@@ -85,7 +85,7 @@ def test_the_sdist_can_be_built_and_tested(built: Path) -> None:
         "kernelspec/kernel.json",
         "examples/quickstart.ipynb",
         "tests/conftest.py",
-        "ivy_kernel/settings.py",
+        "ivy_kernel/settings/settings.py",
     ):
         assert file in names
     assert not [name for name in names if "node_modules" in name]

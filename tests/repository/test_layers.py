@@ -135,5 +135,5 @@ def test_below_the_kernel_nothing_reads_configuration() -> None:
     """Levels 2 and 3 take plain arguments; only the network's own variables are honoured."""
     for path in sources():
         if LEVEL_OF.get(unit_of(path)) in (2, 3):
-            assert "ivy_kernel.settings" not in set(imports_of(path)), path
+            assert "ivy_kernel.settings.settings" not in set(imports_of(path)), path
             assert not re.search(r"environ[^\n]*(IVY|RECOUP)_", path.read_text("utf-8")), path

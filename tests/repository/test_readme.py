@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ivy_kernel.settings import Ivy, environment_name, is_secret, setting_names
+from ivy_kernel.settings.settings import Ivy, environment_name, is_secret, setting_names
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text("utf-8")

@@ -9,7 +9,7 @@ from typing import Any
 from traitlets.config import Config
 from traitlets.config.loader import KVArgParseConfigLoader
 
-from ivy_kernel.settings import Ivy, is_secret, setting_names
+from ivy_kernel.settings.settings import Ivy, is_secret, setting_names
 
 SAMPLES: dict[str, tuple[str, Any]] = {
     "api_key": ("ivy_sample-key", "ivy_sample-key"),

@@ -6,7 +6,7 @@ import pytest
 from setting_samples import SAMPLES, SECRETS
 
 from ivy_kernel.session.describe import duration_words, settings_table
-from ivy_kernel.settings import environment_name, load_settings, setting_names
+from ivy_kernel.settings.settings import environment_name, load_settings, setting_names
 
 
 def test_the_table_shows_every_setting_with_its_source_and_no_key() -> None:

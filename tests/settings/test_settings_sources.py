@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from setting_samples import SAMPLES, SECRETS, default, flags, write_json, write_py
 
-from ivy_kernel.settings import (
+from ivy_kernel.settings.settings import (
     PLATFORM_URL,
     Ivy,
     Source,

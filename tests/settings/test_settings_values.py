@@ -11,7 +11,7 @@ from setting_samples import SECRETS, flags, write_json, write_py
 from traitlets.config.loader import KVArgParseConfigLoader
 
 from ivy_kernel.errors import MissingSettingError, SettingError
-from ivy_kernel.settings import environment_name, load_settings, setting_names
+from ivy_kernel.settings.settings import environment_name, load_settings, setting_names
 
 SEKRET = "ivy_Sekret-0123456789"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ivy_kernel.web_address import check_url, is_loopback
+from ivy_kernel.settings.urls import check_url, is_loopback
 
 
 @pytest.mark.parametrize(

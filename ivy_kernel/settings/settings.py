@@ -18,9 +18,9 @@ from traitlets import Bool, Enum, Float, Int, TraitError, TraitType, Unicode
 from traitlets.config import Config, Configurable
 from traitlets.config.loader import DeferredConfig
 
-from ivy_kernel.config_files import read_config_files
 from ivy_kernel.errors import MissingSettingError, SettingError
-from ivy_kernel.web_address import LOCAL, check_url
+from ivy_kernel.settings.files import read_config_files
+from ivy_kernel.settings.urls import LOCAL, check_url
 
 PLATFORM_URL = "https://ivybiosciences.com/api"
 RECOUP_URL = "https://api.recoupable.dev"
