@@ -21,9 +21,9 @@ notices that a refused key has been replaced, `audience` tells the watchers, `mo
 together, and `registry` has the one monitor of each sandbox.
 """
 
-from ivy_kernel.monitor.audience import Watch, Watcher
-from ivy_kernel.monitor.monitor import Monitor
 from ivy_kernel.monitor.registry import close_monitors, monitor_for
 from ivy_kernel.monitor.request import Fetch
+from ivy_kernel.status.monitor import Monitor
+from ivy_kernel.status.watchers import Watch, Watcher
 
 __all__ = ["Fetch", "Monitor", "Watch", "Watcher", "close_monitors", "monitor_for"]

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Hashable
 
-from ivy_kernel.monitor.monitor import Monitor
+from ivy_kernel.status.monitor import Monitor
 
 _monitors: dict[Hashable, Monitor] = {}
 _monitors_lock = threading.Lock()

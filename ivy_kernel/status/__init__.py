@@ -1,8 +1,8 @@
 """The status of a sandbox: both APIs' answers as one vocabulary, and its countdowns. Pure."""
 
 from ivy_kernel.status.clock import Exchange, monotonic_seconds
+from ivy_kernel.status.dialects import parse_ivy_create, parse_ivy_status
 from ivy_kernel.status.http_time import parse_http_date, parse_retry_after
-from ivy_kernel.status.ivy import parse_ivy_create, parse_ivy_status
 from ivy_kernel.status.model import (
     CHANGING_STATES,
     END_STATES,

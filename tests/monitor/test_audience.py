@@ -9,8 +9,8 @@ import pytest
 from fake_time import EPOCH, FakeApi, FakeTime
 
 from ivy_kernel.errors import NotSentError
-from ivy_kernel.monitor.audience import Audience, Watch
 from ivy_kernel.status import Reading
+from ivy_kernel.status.watchers import Audience, Watch
 
 UNREAD = Reading()
 

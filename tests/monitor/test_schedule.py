@@ -8,8 +8,8 @@ import pytest
 from fake_time import FakeApi
 
 from ivy_kernel.errors import CredentialsError, NoAnswerError, RateLimitedError
-from ivy_kernel.monitor.schedule import Schedule
 from ivy_kernel.status import Pace
+from ivy_kernel.status.schedule import Schedule
 
 NOW = 1000.0
 PACE = Pace()

@@ -8,15 +8,15 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from ivy_kernel.monitor.audience import Audience, Watch, Watcher
 from ivy_kernel.monitor.key_check import KeyCheck
-from ivy_kernel.monitor.poller import Poller
 from ivy_kernel.monitor.request import Fetch, Request
-from ivy_kernel.monitor.schedule import Schedule
 from ivy_kernel.status.clock import monotonic_seconds
 from ivy_kernel.status.model import Dialect, SandboxStatus
 from ivy_kernel.status.pace import Pace
+from ivy_kernel.status.polling import Poller
 from ivy_kernel.status.reading import Reading
+from ivy_kernel.status.schedule import Schedule
+from ivy_kernel.status.watchers import Audience, Watch, Watcher
 
 _CLOSE_SECONDS = 1.0
 _DEFAULT_PACE = Pace()
