@@ -28,7 +28,7 @@ from ivy_kernel.session.describe import duration_words, status_lines, warnings
 from ivy_kernel.session.lifecycle import Lifecycle
 from ivy_kernel.session.open import open_lifecycle
 from ivy_kernel.status import END_STATES, Deadline, Reading, SandboxStatus, State, monotonic_seconds
-from ivy_kernel.status.pace import REFUSALS
+from ivy_kernel.status.schedule import REFUSALS
 
 TICK_SECONDS = 1.0
 WAITING_SECONDS = 3.0

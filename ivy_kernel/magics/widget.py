@@ -21,8 +21,8 @@ from ivy_kernel.session.describe import status_lines
 from ivy_kernel.status import Reading, monotonic_seconds
 
 if TYPE_CHECKING:
-    from ivy_kernel.monitor import Watch
     from ivy_kernel.session.session import Session
+    from ivy_kernel.status import Watch
 
 try:
     import anywidget

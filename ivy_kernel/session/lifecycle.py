@@ -21,12 +21,13 @@ from ivy_kernel.errors import (
     SandboxError,
     SandboxFailedError,
 )
-from ivy_kernel.monitor import Monitor, monitor_for
 from ivy_kernel.session.session import local_server
 from ivy_kernel.status import (
     CHANGING_STATES,
     Exchange,
+    Monitor,
     SandboxStatus,
+    monitor_for,
     monotonic_seconds,
     parse_ivy_create,
     parse_ivy_status,

@@ -1,20 +1,23 @@
 """The status of a sandbox: both APIs' answers as one vocabulary, and its countdowns. Pure."""
 
-from ivy_kernel.status.clock import Exchange, monotonic_seconds
-from ivy_kernel.status.dialects import parse_ivy_create, parse_ivy_status
-from ivy_kernel.status.http_time import parse_http_date, parse_retry_after
+from ivy_kernel.status.clock import Exchange, monotonic_seconds, parse_http_date, parse_retry_after
+from ivy_kernel.status.dialects import parse_ivy_create, parse_ivy_status, parse_recoup_status
 from ivy_kernel.status.model import (
     CHANGING_STATES,
     END_STATES,
     STARTING_STATES,
     Deadline,
     Dialect,
+    Reading,
     SandboxStatus,
     State,
+    describe_error,
 )
-from ivy_kernel.status.pace import Pace
-from ivy_kernel.status.reading import Reading, describe_error
-from ivy_kernel.status.recoup import parse_recoup_status
+from ivy_kernel.status.monitor import Monitor
+from ivy_kernel.status.registry import close_monitors, monitor_for
+from ivy_kernel.status.request import Fetch
+from ivy_kernel.status.schedule import Pace
+from ivy_kernel.status.watchers import Watch, Watcher
 
 __all__ = [
     "CHANGING_STATES",
@@ -23,11 +26,17 @@ __all__ = [
     "Deadline",
     "Dialect",
     "Exchange",
+    "Fetch",
+    "Monitor",
     "Pace",
     "Reading",
     "SandboxStatus",
     "State",
+    "Watch",
+    "Watcher",
+    "close_monitors",
     "describe_error",
+    "monitor_for",
     "monotonic_seconds",
     "parse_http_date",
     "parse_ivy_create",

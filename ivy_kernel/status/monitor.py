@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random as random_module
-from collections.abc import AsyncGenerator, Awaitable, Callable
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable
 from contextlib import suppress
 from dataclasses import replace
 
-from ivy_kernel.monitor.key_check import KeyCheck
-from ivy_kernel.monitor.request import Fetch, Request
 from ivy_kernel.status.clock import monotonic_seconds
-from ivy_kernel.status.model import Dialect, SandboxStatus
-from ivy_kernel.status.pace import Pace
+from ivy_kernel.status.key_check import KeyCheck
+from ivy_kernel.status.model import Dialect, Reading, SandboxStatus
 from ivy_kernel.status.polling import Poller
-from ivy_kernel.status.reading import Reading
-from ivy_kernel.status.schedule import Schedule
+from ivy_kernel.status.request import Fetch, Request
+from ivy_kernel.status.schedule import Pace, Schedule
 from ivy_kernel.status.watchers import Audience, Watch, Watcher
 
 _CLOSE_SECONDS = 1.0
@@ -299,3 +298,37 @@ class Monitor:
         self._reading = reading
         self._poller.wake()
         self._audience.publish(reading, self._clock())
+
+
+_monitors: dict[Hashable, Monitor] = {}
+_monitors_lock = threading.Lock()
+
+
+def monitor_for(key: Hashable, factory: Callable[[], Monitor]) -> Monitor:
+    """The one monitor of a sandbox in this process.
+
+    Parameters
+    ----------
+    key
+        What tells sandboxes apart: API address and chat or session id. No credential: a key that
+        changes must lead to the same monitor.
+    factory
+        Makes the monitor when there is none yet, or the earlier one has been closed.
+    """
+    with _monitors_lock:
+        monitor = _monitors.get(key)
+        if monitor is None or monitor.closed:
+            monitor = _monitors[key] = factory()
+        return monitor
+
+
+async def close_monitors() -> None:
+    """Close every monitor that belongs to the running loop, and forget those that are closed."""
+    loop = asyncio.get_running_loop()
+    with _monitors_lock:
+        mine = [monitor for monitor in _monitors.values() if monitor.loop is loop]
+    for monitor in mine:
+        await monitor.aclose()
+    with _monitors_lock:
+        for key in [key for key, monitor in _monitors.items() if monitor.closed]:
+            del _monitors[key]

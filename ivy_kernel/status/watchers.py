@@ -6,8 +6,7 @@ import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from ivy_kernel.status.model import State
-from ivy_kernel.status.reading import Reading
+from ivy_kernel.status.model import Reading, State
 
 Watcher = Callable[[Reading], None]
 """Takes what is new; called on the monitor's loop, must not block."""

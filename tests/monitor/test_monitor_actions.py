@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fake_time import FakeApi, FakeTime
 
-from ivy_kernel.monitor import Monitor
+from ivy_kernel.status import Monitor
 
 
 async def test_a_poke_asks_at_once(monitor: Monitor, api: FakeApi, time: FakeTime) -> None:

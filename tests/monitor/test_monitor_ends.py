@@ -9,8 +9,7 @@ import pytest
 from fake_time import FakeApi, FakeTime
 
 from ivy_kernel.errors import CredentialsError
-from ivy_kernel.monitor import Monitor, close_monitors, monitor_for
-from ivy_kernel.status import Reading
+from ivy_kernel.status import Monitor, Reading, close_monitors, monitor_for
 
 
 async def test_a_closed_monitor_is_silent_and_frees_who_waits(

