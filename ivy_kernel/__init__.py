@@ -11,14 +11,14 @@ __all__ = ["__version__"]
 
 def load_ipython_extension(shell: Any) -> None:
     """Called by IPython for ``%load_ext ivy_kernel``."""
-    from ivy_kernel.magics import load
+    from ivy_kernel.magics.ivy_magics import load
 
     load(shell)
 
 
 def unload_ipython_extension(shell: Any) -> None:
     """Called by IPython for ``%unload_ext ivy_kernel``."""
-    from ivy_kernel.magics import unload
+    from ivy_kernel.magics.ivy_magics import unload
 
     unload(shell)
 

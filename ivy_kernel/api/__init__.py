@@ -13,8 +13,7 @@ module         what it does
 ============== ==============================================================
 """
 
-from ivy_kernel.api.clients import IvyClient
+from ivy_kernel.api.clients import IvyClient, RecoupClient
 from ivy_kernel.api.connection import Answer, Connection
-from ivy_kernel.api.recoup import RecoupClient
 
 __all__ = ["Answer", "Connection", "IvyClient", "RecoupClient"]

@@ -19,9 +19,8 @@ from urllib.parse import quote, urlsplit
 import httpx
 
 from ivy_kernel._version import __version__
-from ivy_kernel.api.answers import decode_json, encode_json, error_from_answer, fill
 from ivy_kernel.api.auth import Credential, KeyAuth
-from ivy_kernel.api.operations import Operation
+from ivy_kernel.api.operations import Operation, decode_json, encode_json, error_from_answer, fill
 from ivy_kernel.errors import (
     AnswerError,
     IvyError,

@@ -309,7 +309,6 @@ class DemoApp(IvyCommandApp):
 
     async def run(self) -> int:
         """Run it."""
-
         source = examples_directory() / "quickstart.ipynb"
         notebook = read_notebook(source)
         target = Path(self.output)

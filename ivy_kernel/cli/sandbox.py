@@ -12,7 +12,7 @@ from typing import Any
 from jupyter_core.application import base_aliases
 from traitlets import Bool, Enum
 
-from ivy_kernel.api.answers import one_line
+from ivy_kernel.api.operations import one_line
 from ivy_kernel.cli.base import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,

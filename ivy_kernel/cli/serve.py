@@ -10,7 +10,7 @@ from contextlib import suppress
 from traitlets import Int
 
 from ivy_kernel.cli.base import EXIT_FAILED, IvyCommandApp, print_line
-from ivy_kernel.session.session import local_server
+from ivy_kernel.session import local_server
 
 ALIASES = {"port": "ServeApp.port"}
 

@@ -16,6 +16,7 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class
 from jupyter_core.paths import jupyter_data_dir
 
 from ivy_kernel.errors import IvyError, UsageError
+from ivy_kernel.magics import SHELL_ATTRIBUTE
 from ivy_kernel.magics.cell import run_cell
 from ivy_kernel.magics.commands import IvyCommand
 from ivy_kernel.magics.options import CellOptions, HelpAskedError, parse_cell_options
@@ -204,3 +205,23 @@ async def _answer(session: Session, request: Message, post: Post) -> None:
         value = await ask(prompt, post, is_secret=is_secret)
         if session.agent is not None:
             await session.agent.answer_input(value, request)
+
+
+def load(shell: Any) -> IvyMagics:
+    """Add ``%ivy`` and ``%%ivy`` to a shell; a second time changes nothing."""
+    magics: IvyMagics | None = getattr(shell, SHELL_ATTRIBUTE, None)
+    if magics is None:
+        magics = IvyMagics(shell)
+        setattr(shell, SHELL_ATTRIBUTE, magics)
+        shell.register_magics(magics)
+    return magics
+
+
+def unload(shell: Any) -> None:
+    """Take them away again, and let go of the sandbox."""
+    magics = getattr(shell, SHELL_ATTRIBUTE, None)
+    if magics is not None:
+        setattr(shell, SHELL_ATTRIBUTE, None)
+        for kind in ("line", "cell"):
+            shell.magics_manager.magics[kind].pop("ivy", None)
+        magics.close()

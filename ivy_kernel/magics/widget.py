@@ -16,6 +16,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from ivy_kernel.errors import IvyError, SettingError, UsageError
+from ivy_kernel.magics import SHELL_ATTRIBUTE
 from ivy_kernel.models import Json
 from ivy_kernel.session.describe import status_lines
 from ivy_kernel.status import Reading, monotonic_seconds
@@ -261,12 +262,11 @@ def _of_this_notebook() -> tuple[
     """The session of the magics, which are loaded if they are not yet."""
     from IPython import get_ipython
 
-    from ivy_kernel.magics import load
-
     shell = get_ipython()
     if shell is None:
         raise UsageError(
             "StatusWidget() needs a notebook; in the Ivy Sandbox kernel run %ivy widget instead."
         )
-    magics = load(shell)
+    shell.extension_manager.load_extension("ivy_kernel")  # which has no effect a second time
+    magics = getattr(shell, SHELL_ATTRIBUTE)
     return magics.sessions.session, magics.sessions.live.reload, magics.thread.loop

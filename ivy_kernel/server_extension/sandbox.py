@@ -10,8 +10,8 @@ from typing import Any, Literal
 from ivy_kernel.errors import RateLimitedError, SettingError
 from ivy_kernel.models import Json
 from ivy_kernel.server_extension.targets import Meaning
+from ivy_kernel.session import local_server
 from ivy_kernel.session.lifecycle import Lifecycle
-from ivy_kernel.session.session import local_server
 from ivy_kernel.settings.settings import missing_sentence
 from ivy_kernel.status import END_STATES, Monitor, Watch, monotonic_seconds
 from ivy_kernel.status.model import Reading, SandboxStatus

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ivy_kernel.api.answers import one_line
+from ivy_kernel.api.operations import one_line
 from ivy_kernel.models import Json
 from ivy_kernel.routes.agent import Event, OutputDropped, ReachableAgain, Unreachable
 from ivy_kernel.session.lifecycle import Lifecycle

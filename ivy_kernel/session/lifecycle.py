@@ -21,7 +21,7 @@ from ivy_kernel.errors import (
     SandboxError,
     SandboxFailedError,
 )
-from ivy_kernel.session.session import local_server
+from ivy_kernel.session import local_server
 from ivy_kernel.status import (
     CHANGING_STATES,
     Exchange,

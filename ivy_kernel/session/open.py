@@ -15,13 +15,13 @@ from traitlets.config import Config
 
 from ivy_kernel.api import Connection, IvyClient, RecoupClient
 from ivy_kernel.api.auth import Credential
-from ivy_kernel.api.clients import RETRY_SECONDS
-from ivy_kernel.api.recoup import recoup_credential
+from ivy_kernel.api.clients import RETRY_SECONDS, recoup_credential
 from ivy_kernel.errors import SettingError
 from ivy_kernel.models import Sink
 from ivy_kernel.routes.agent import Event
+from ivy_kernel.session import local_server
 from ivy_kernel.session.lifecycle import Lifecycle
-from ivy_kernel.session.session import Session, local_server
+from ivy_kernel.session.session import Session
 from ivy_kernel.settings.files import config_file_names
 from ivy_kernel.settings.settings import (
     LOCAL_CHAT_ID,

@@ -13,9 +13,8 @@ from ivy_kernel.status.model import (
     State,
     describe_error,
 )
-from ivy_kernel.status.monitor import Monitor
-from ivy_kernel.status.registry import close_monitors, monitor_for
-from ivy_kernel.status.request import Fetch
+from ivy_kernel.status.monitor import Monitor, close_monitors, monitor_for
+from ivy_kernel.status.polling import Fetch
 from ivy_kernel.status.schedule import Pace
 from ivy_kernel.status.watchers import Watch, Watcher
 

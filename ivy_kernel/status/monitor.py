@@ -10,10 +10,8 @@ from contextlib import suppress
 from dataclasses import replace
 
 from ivy_kernel.status.clock import monotonic_seconds
-from ivy_kernel.status.key_check import KeyCheck
 from ivy_kernel.status.model import Dialect, Reading, SandboxStatus
-from ivy_kernel.status.polling import Poller
-from ivy_kernel.status.request import Fetch, Request
+from ivy_kernel.status.polling import Fetch, KeyCheck, Poller, Request
 from ivy_kernel.status.schedule import Pace, Schedule
 from ivy_kernel.status.watchers import Audience, Watch, Watcher
 

@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing
 from typing import Any
 
-from ivy_kernel.api.recoup import recoup_credential
 from scripted_server import KEY
 
 from ivy_kernel.api import Connection, IvyClient, RecoupClient, operations
 from ivy_kernel.api.auth import Credential
+from ivy_kernel.api.clients import recoup_credential
 from ivy_kernel.errors import (
     ApiError,
     BadRequestError,

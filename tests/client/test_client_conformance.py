@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 from api_calls import ivy
-from ivy_kernel.api.recoup import recoup_credential
 from sandbox_server import RunningSandbox, running_sandbox
 from scripted_server import until as eventually
 
 from ivy_kernel.api import Connection, IvyClient, RecoupClient
+from ivy_kernel.api.clients import recoup_credential
 from ivy_kernel.errors import (
     BadRequestError,
     CreationFailedError,

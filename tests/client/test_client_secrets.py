@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from api_calls import CALLS, CHAT, SESSION, client_for, ivy, recoup
-from ivy_kernel.api.recoup import recoup_credential
 from scripted_server import (
     KEY,
     Action,
@@ -24,6 +23,7 @@ from scripted_server import (
 
 from ivy_kernel.api import Connection
 from ivy_kernel.api.auth import Credential
+from ivy_kernel.api.clients import recoup_credential
 from ivy_kernel.errors import IvyError, SettingError
 
 ECHO = json.dumps({"message": f"what is {KEY}?", "code": KEY, "key": KEY})

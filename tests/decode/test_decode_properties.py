@@ -14,10 +14,16 @@ import pytest
 from decode_strategies import PNG, TRACEBACK, answers, any_json
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from ivy_kernel.routes.decode.fields import ECHO_KEYS, NOISE_KEYS, snake_case
 
 from ivy_kernel.routes.decode import decode_result
-from ivy_kernel.routes.decode.values import clean_text, clean_value, parse_json
+from ivy_kernel.routes.decode.values import (
+    ECHO_KEYS,
+    NOISE_KEYS,
+    clean_text,
+    clean_value,
+    parse_json,
+    snake_case,
+)
 
 STRUCTURE_KEYS = {"output_type", "type", "name", "status", "mime_type"}
 """Fields of the strategies whose strings say what a thing is, or how it is to be shown."""

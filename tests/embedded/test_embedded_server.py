@@ -22,9 +22,9 @@ import pytest
 from ivy_kernel.api import Connection, IvyClient
 from ivy_kernel.api.auth import Credential
 from ivy_kernel.errors import NotSentError
+from ivy_kernel.session import local_server
 from ivy_kernel.session.local_server import Embedded, find, find_or_start, runtime_file
 from ivy_kernel.session.open import LiveSettings, open_lifecycle
-from ivy_kernel.session.session import local_server
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -111,8 +111,8 @@ async def test_it_is_started_once_and_then_found(monkeypatch: pytest.MonkeyPatch
 async def test_two_starters_at_once_end_up_with_one_server() -> None:
     """Kernels of several notebooks that open together, in one process and in others."""
     code = (
-        "import asyncio\nfrom ivy_kernel import embedded\n"
-        "print(asyncio.run(embedded.find_or_start(idle_exit_seconds=600)).process_id)"
+        "import asyncio\nfrom ivy_kernel.session import local_server\n"
+        "print(asyncio.run(local_server.find_or_start(idle_exit_seconds=600)).process_id)"
     )
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     others = [

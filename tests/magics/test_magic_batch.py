@@ -17,7 +17,7 @@ import pytest
 from magic_driver import MagicKernel, magic_variables
 from sandbox_server import RunningSandbox, until
 
-from ivy_kernel.session.session import local_server
+from ivy_kernel.session import local_server
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ivy-magic.ipynb"
 

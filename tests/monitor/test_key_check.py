@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from ivy_kernel.status.key_check import KeyCheck
 
 from ivy_kernel.errors import CredentialsError, NoAnswerError
+from ivy_kernel.status.polling import KeyCheck
 
 REFUSED = CredentialsError("No.", status_code=401)
 

@@ -25,7 +25,7 @@
     events.py     what is told beside messages
 """
 
-from ivy_kernel.routes.agent.calls import ToolCall
+from ivy_kernel.routes.agent.calls import Rung, ToolCall
 from ivy_kernel.routes.agent.events import (
     AgentLost,
     AgentOpened,
@@ -38,7 +38,7 @@ from ivy_kernel.routes.agent.events import (
 )
 from ivy_kernel.routes.agent.failures import TakenOverError
 from ivy_kernel.routes.agent.route import AgentRoute
-from ivy_kernel.routes.agent.start import RUNGS, Rung
+from ivy_kernel.routes.agent.start import RUNGS
 
 __all__ = [
     "RUNGS",

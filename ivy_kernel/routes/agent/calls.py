@@ -22,7 +22,6 @@ from ivy_kernel.routes.agent.failures import (
 )
 from ivy_kernel.routes.agent.frames import Answer, NoAgentError, read_answer
 from ivy_kernel.routes.agent.programs import in_private_namespace, new_call_id, snippet
-from ivy_kernel.routes.agent.start import Contact
 
 ToolCall = Callable[[str, str, float], Awaitable[object]]
 """``await call(tool_name, code, timeout_seconds)``: the tool's decoded JSON result."""
@@ -33,6 +32,45 @@ FRAGMENT_CHARS = 60_000
 
 SNIPPET_MARGIN_SECONDS = 10.0
 TOOL_MARGIN_SECONDS = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """One way: the tool that starts the agent and the tool that speaks to it."""
+
+    starter: str
+    speaker: str
+
+    def __str__(self) -> str:
+        return f"started by {self.starter}, spoken to by {self.speaker}"
+
+
+@dataclass(frozen=True, slots=True)
+class Contact:
+    """An agent that has outlived the call that started it.
+
+    Parameters
+    ----------
+    rung
+        How it was reached.
+    directory
+        Its private directory.
+    nonce
+        Its own random name.
+    session
+        Our number as its client.
+    is_found
+        Whether it was living before.
+    header
+        What it said about itself when we attached.
+    """
+
+    rung: Rung
+    directory: str
+    nonce: str
+    session: int
+    is_found: bool
+    header: Json
 
 
 @dataclass

@@ -9,7 +9,14 @@ from collections.abc import Callable
 
 from ivy_kernel.errors import NoAnswerError, SandboxError, SandboxLostError
 from ivy_kernel.models import Json
-from ivy_kernel.routes.agent.calls import NOTEBOOK_TOOL, Carrier, Counters, Exchange, ToolCall
+from ivy_kernel.routes.agent.calls import (
+    NOTEBOOK_TOOL,
+    Carrier,
+    Contact,
+    Counters,
+    Exchange,
+    ToolCall,
+)
 from ivy_kernel.routes.agent.events import (
     AgentLost,
     AgentOpened,
@@ -21,7 +28,7 @@ from ivy_kernel.routes.agent.failures import Health
 from ivy_kernel.routes.agent.pacing import Pacing
 from ivy_kernel.routes.agent.poller import Link
 from ivy_kernel.routes.agent.requests import Docket
-from ivy_kernel.routes.agent.start import Contact, Ladder
+from ivy_kernel.routes.agent.start import Ladder
 
 
 class Attachment:

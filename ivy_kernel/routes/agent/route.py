@@ -13,19 +13,17 @@ from typing import Literal
 from ivy_kernel.agent import PROTOCOL_VERSION
 from ivy_kernel.errors import AnswerError, NoAnswerError, SandboxError, SandboxLostError
 from ivy_kernel.models import Cell, Channel, Json, Message, Outcome, Sink
-from ivy_kernel.routes.agent import (
+from ivy_kernel.routes.agent.calls import Counters, Rung, ToolCall
+from ivy_kernel.routes.agent.connection import Attachment
+from ivy_kernel.routes.agent.events import (
     AgentLost,
     AgentOpened,
-    AgentRoute,
     Event,
     KernelDied,
     Unreachable,
 )
-from ivy_kernel.routes.agent.calls import Counters, ToolCall
-from ivy_kernel.routes.agent.connection import Attachment
-from ivy_kernel.routes.agent.events import Event
 from ivy_kernel.routes.agent.requests import Docket, EndedError, Outgoing, Pending, header_of
-from ivy_kernel.routes.agent.start import RUNGS, Ladder, Rung
+from ivy_kernel.routes.agent.start import RUNGS, Ladder
 from ivy_kernel.routes.base import RouteName
 from ivy_kernel.routes.outcomes import execute_content, fate_in_words, fate_of, show_error, told
 from ivy_kernel.routes.tools import SandboxTools

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
 from typing import Any
 
 from ivy_kernel.errors import AnswerError, ApiError, IvyError, NetworkError, RouteError
 from ivy_kernel.models import Json
-from ivy_kernel.routes.agent.calls import NOTEBOOK_TOOL, Counters, Exchange, ToolCall, pack
+from ivy_kernel.routes.agent.calls import (
+    NOTEBOOK_TOOL,
+    Contact,
+    Counters,
+    Exchange,
+    Rung,
+    ToolCall,
+    pack,
+)
 from ivy_kernel.routes.agent.failures import Backoff, is_final
 from ivy_kernel.routes.agent.frames import (
     ENOENT,
@@ -30,50 +37,11 @@ UNREADABLE_BELIEVED = 3
 SILENCES_BELIEVED = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Rung:
-    """One way: the tool that starts the agent and the tool that speaks to it."""
-
-    starter: str
-    speaker: str
-
-    def __str__(self) -> str:
-        return f"started by {self.starter}, spoken to by {self.speaker}"
-
-
 RUNGS = (
     Rung(PYTHON_TOOL, PYTHON_TOOL),
     Rung(NOTEBOOK_TOOL, PYTHON_TOOL),
     Rung(NOTEBOOK_TOOL, NOTEBOOK_TOOL),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Contact:
-    """An agent that has outlived the call that started it.
-
-    Parameters
-    ----------
-    rung
-        How it was reached.
-    directory
-        Its private directory.
-    nonce
-        Its own random name.
-    session
-        Our number as its client.
-    is_found
-        Whether it was living before.
-    header
-        What it said about itself when we attached.
-    """
-
-    rung: Rung
-    directory: str
-    nonce: str
-    session: int
-    is_found: bool
-    header: Json
 
 
 class RungFailedError(Exception):

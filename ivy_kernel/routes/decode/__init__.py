@@ -19,7 +19,7 @@ combined:
 
 A combined answer is named after the first of ``parts.FAMILIES`` that it holds. Nothing is dropped:
 fields that no family knows are shown as JSON below the results, but for those that
-`ivy_kernel.routes.decode.fields` lists as book-keeping or as an echo of the cell.
+`ivy_kernel.routes.decode.values` lists as book-keeping or as an echo of the cell.
 """
 
 from __future__ import annotations

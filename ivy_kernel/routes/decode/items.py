@@ -16,8 +16,6 @@ from ivy_kernel.routes.decode.bundles import (
     sniff,
     text_of_data_uri,
 )
-from ivy_kernel.routes.decode.fields import Fields, merged, snake_case
-from ivy_kernel.routes.decode.outputs import add_output, output_type_of, take_count, take_metadata
 from ivy_kernel.routes.decode.parts import (
     Output,
     Parts,
@@ -26,15 +24,16 @@ from ivy_kernel.routes.decode.parts import (
     stream,
     value_data,
 )
-from ivy_kernel.routes.decode.pictures import (
-    DATA_NAMES,
-    PICTURE_TYPES,
-    is_picture,
-    picture_of_text,
-    pictures_of,
-)
 from ivy_kernel.routes.decode.tracebacks import Failure, traceback_lines
-from ivy_kernel.routes.decode.values import is_empty, json_text, lines_text_of, text_of
+from ivy_kernel.routes.decode.values import (
+    Fields,
+    is_empty,
+    json_text,
+    lines_text_of,
+    merged,
+    snake_case,
+    text_of,
+)
 
 OUTPUT_TYPES = frozenset(
     ["stream", "display_data", "execute_result", "update_display_data", "error", "pyout", "pyerr"]

@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from ivy_kernel.routes.decode.failures import missing_lines
 from ivy_kernel.routes.decode.parts import Output, Parts, display, stream
 from ivy_kernel.routes.decode.shapes import add_answer
 from ivy_kernel.routes.decode.tracebacks import (
@@ -14,6 +13,7 @@ from ivy_kernel.routes.decode.tracebacks import (
     Failure,
     exit_text,
     failure_of_text,
+    missing_lines,
     plain,
     split_traceback,
 )

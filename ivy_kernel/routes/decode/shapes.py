@@ -6,14 +6,22 @@ import re
 from typing import Any
 
 from ivy_kernel.routes.decode.bundles import is_bundle, is_picture_uri
-from ivy_kernel.routes.decode.failures import take_failures
-from ivy_kernel.routes.decode.fields import Fields, without_noise
-from ivy_kernel.routes.decode.flags import take_flags
-from ivy_kernel.routes.decode.items import add_item, is_item
+from ivy_kernel.routes.decode.items import (
+    add_item,
+    has_data_or_place,
+    is_item,
+    picture_of_text,
+    pictures_of,
+)
 from ivy_kernel.routes.decode.parts import Parts, display, execute_result, value_data
-from ivy_kernel.routes.decode.pictures import has_data_or_place, picture_of_text, pictures_of
-from ivy_kernel.routes.decode.streams import take_streams
-from ivy_kernel.routes.decode.values import is_empty, lines_text_of, parse_json
+from ivy_kernel.routes.decode.tracebacks import take_failures
+from ivy_kernel.routes.decode.values import (
+    Fields,
+    is_empty,
+    lines_text_of,
+    parse_json,
+    without_noise,
+)
 from ivy_kernel.routes.decode.vocabulary import (
     DESCENT_LIMIT,
     PICTURE_LISTS,
@@ -27,6 +35,8 @@ from ivy_kernel.routes.decode.vocabulary import (
     is_known,
     is_process,
     says_that_it_failed,
+    take_flags,
+    take_streams,
 )
 
 _CELL_NAMES = ("cell_type", "metadata", "id", "attachments")

@@ -7,8 +7,7 @@ import signal
 from dataclasses import dataclass
 from typing import Any
 
-from ivy_kernel.routes.decode.fields import Fields
-from ivy_kernel.routes.decode.values import is_empty, json_text, text_of
+from ivy_kernel.routes.decode.values import Fields, is_empty, json_text, text_of
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _HEADER = re.compile(

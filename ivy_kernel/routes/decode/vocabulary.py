@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ivy_kernel.routes.decode.fields import Fields, snake_case, without_noise
-from ivy_kernel.routes.decode.items import is_item
-from ivy_kernel.routes.decode.outputs import take_count
+from ivy_kernel.routes.decode.items import has_data_or_place, is_item, take_count
 from ivy_kernel.routes.decode.parts import Parts, stream
-from ivy_kernel.routes.decode.pictures import has_data_or_place
-from ivy_kernel.routes.decode.values import lines_text_of, parse_json, text_of
+from ivy_kernel.routes.decode.values import (
+    Fields,
+    lines_text_of,
+    parse_json,
+    snake_case,
+    text_of,
+    without_noise,
+)
 
 DESCENT_LIMIT = 20
 """Answers wrapped in more objects and JSON strings than this are shown as JSON."""
