@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
+import shutil
 import signal
-import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from hypothesis import settings
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from quiet_ports import use_quiet_ports
 
 use_quiet_ports()
@@ -45,3 +46,23 @@ def _private_environment(tmp_path_factory: pytest.TempPathFactory, monkeypatch: 
     for name, directory in directories.items():
         Path(directory).mkdir(mode=0o700)
         monkeypatch.setenv(name, str(directory))
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """An empty directory with a short path, as sockets need it."""
+    path = Path(tempfile.mkdtemp(prefix="ivy-"))
+    yield path
+    for process in _processes_of(path):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def _processes_of(path: Path) -> list[psutil.Process]:
+    """Agents that a test has left there, and their kernels."""
+    return [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if any(str(path) in word for word in process.info["cmdline"] or ())
+    ]

@@ -10,7 +10,7 @@ from far_side import BareRunner, route_over
 
 from ivy_kernel.agent.ipython_kernel import FIRST_PAUSE_SECONDS, Unnoticed
 
-DEAF_IPYKERNEL = Path(__file__).parents[1] / "deaf_ipykernel"
+DEAF_IPYKERNEL = Path(__file__).parents[1] / "support" / "deaf_ipykernel"
 
 
 def parent(message_id: str) -> bytes:

@@ -10,12 +10,8 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-
-TESTS = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(TESTS), str(TESTS / "kernel")]
-
-from kernel_driver import Home, kernel_variables  # noqa: E402 - found by the line above
-from sandbox_server import RunningSandbox, running_sandbox  # noqa: E402 - likewise
+from kernel_driver import Home, kernel_variables
+from sandbox_server import RunningSandbox, running_sandbox
 
 _numbers = count(1)
 

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
 
 import pytest
-
-TESTS = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(TESTS), str(TESTS / "kernel"), str(TESTS / "fidelity")]
-
-from kernel_driver import (  # noqa: E402 - found by the line above
+from kernel_driver import (
     Home,
     KernelDriver,
     kernel_variables,
     running_kernel,
 )
-from sandbox_server import RunningSandbox, running_sandbox  # noqa: E402 - likewise
+from sandbox_server import RunningSandbox, running_sandbox
 
 _numbers = count(1)
 

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 
 import pytest
-
-sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parent)]
-
-from kernel_driver import (  # noqa: E402 - found by the line above
+from kernel_driver import (
     Home,
     KernelDriver,
     StartKernel,
     kernel_variables,
     running_kernel,
 )
-from sandbox_server import RunningSandbox, running_sandbox  # noqa: E402 - likewise
+from sandbox_server import RunningSandbox, running_sandbox
 
 _numbers = count(1)
 

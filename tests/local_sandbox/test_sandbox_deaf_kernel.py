@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sandbox_server import RunningSandbox, running_sandbox
 
-DEAF_IPYKERNEL = Path(__file__).parents[1] / "deaf_ipykernel"
+DEAF_IPYKERNEL = Path(__file__).parents[1] / "support" / "deaf_ipykernel"
 
 
 @pytest.fixture(scope="module")

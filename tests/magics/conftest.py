@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 
 import pytest
-
-sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parent)]
-
-from magic_driver import (  # noqa: E402 - found by the line above
+from magic_driver import (
     Home,
     MagicKernel,
     magic_variables,
     running_magic_kernel,
 )
-from sandbox_server import RunningSandbox, running_sandbox  # noqa: E402 - likewise
+from sandbox_server import RunningSandbox, running_sandbox
 
 _numbers = count(1)
 

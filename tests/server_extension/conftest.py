@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 
 import pytest
-
-sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parent)]
-
-from jupyter_server_driver import (  # noqa: E402 - found by the line above
+from jupyter_server_driver import (
     MARKED_KEY,
     RunningJupyter,
     ServerHome,
     running_jupyter,
 )
-from sandbox_server import RunningSandbox, running_sandbox, until  # noqa: E402 - likewise
+from sandbox_server import RunningSandbox, running_sandbox, until
 
 LOCAL_PROGRAM = """
 from jupyter_server.auth import Authorizer

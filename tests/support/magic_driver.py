@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,10 +10,9 @@ from queue import Empty
 from typing import Any
 
 TESTS = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(TESTS), str(TESTS / "kernel")]
 
-from jupyter_kernel_test.msgspec_v5 import validate_message  # noqa: E402 - after the path
-from kernel_driver import CellRun, Home, KernelDriver  # noqa: E402 - found by the line above
+from jupyter_kernel_test.msgspec_v5 import validate_message
+from kernel_driver import CellRun, Home, KernelDriver
 
 Json = dict[str, Any]
 

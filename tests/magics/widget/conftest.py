@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 
 import pytest
-
-TESTS = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(TESTS), str(TESTS / "magics"), str(Path(__file__).resolve().parent)]
-
-from magic_driver import Home, magic_variables  # noqa: E402 - found by the line above
-from sandbox_server import RunningSandbox, running_sandbox  # noqa: E402 - likewise
-from widget_driver import WidgetKernel, running_widget_kernel  # noqa: E402 - likewise
+from magic_driver import Home, magic_variables
+from sandbox_server import RunningSandbox, running_sandbox
+from widget_driver import WidgetKernel, running_widget_kernel
 
 _numbers = count(1)
 
