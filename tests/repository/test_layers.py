@@ -24,7 +24,7 @@ LEVELS = {
 }
 OUTSIDE = {
     0: set(),
-    1: {"jupyter_core", "traitlets"},
+    1: {"jupyter_core", "msgspec", "traitlets"},
     2: {"httpx", "msgspec"},
     3: {"msgspec"},
     4: {"jupyter_core", "msgspec", "psutil"},

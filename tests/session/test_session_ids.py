@@ -49,7 +49,8 @@ def test_a_directory_that_cannot_be_written_costs_only_the_keeping(
 def test_programs_that_start_at_once_agree_and_lose_nothing() -> None:
     """Several processes, one chat in common and one each: one id for it, and all are kept."""
     code = (
-        "import sys\nfrom ivy_kernel.session.open import session_id_for as s\nsys.stdin.readline()\n"
+        "import sys\nfrom ivy_kernel.session.open import session_id_for as s\n"
+        "sys.stdin.readline()\n"
         "print(s('common'), s(sys.argv[1]))"
     )
     processes = [

@@ -9,10 +9,10 @@ from pathlib import Path
 from queue import Empty
 from typing import Any
 
-TESTS = Path(__file__).resolve().parents[1]
-
 from jupyter_kernel_test.msgspec_v5 import validate_message
 from kernel_driver import CellRun, Home, KernelDriver
+
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 Json = dict[str, Any]
 
