@@ -357,7 +357,7 @@ class Session:
         return await self._gate.open_route()
 
     async def open_live(self, status: SandboxStatus) -> None:
-        """Attach to the living kernel, where an earlier process of this kernel may have left it working.
+        """Attach to the living kernel that an earlier process of ours may have left working.
 
         Starts no sandbox, and does nothing where no route has such a kernel.
 
