@@ -13,7 +13,7 @@ from ivy_kernel.status.model import (
     State,
     describe_error,
 )
-from ivy_kernel.status.monitor import Monitor, close_monitors, monitor_for
+from ivy_kernel.status.monitor import Monitor, monitor_for
 from ivy_kernel.status.polling import Fetch
 from ivy_kernel.status.schedule import Pace
 from ivy_kernel.status.watchers import Watch, Watcher
@@ -33,7 +33,6 @@ __all__ = [
     "State",
     "Watch",
     "Watcher",
-    "close_monitors",
     "describe_error",
     "monitor_for",
     "monotonic_seconds",

@@ -124,17 +124,6 @@ def read_number(value: object, low: float, high: float) -> float | None:
     return float(value) if low <= value <= high else None
 
 
-def read_whole_number(value: object, low: int, high: int) -> int | None:
-    """A whole number between the bounds; ``7.0`` counts as 7, ``7.5`` does not count."""
-    if isinstance(value, str) and _PLAIN_NUMBER.fullmatch(value.strip()) and "." not in value:
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    if not low <= value <= high or value != int(value):
-        return None
-    return int(value)
-
-
 def read_instant(value: object) -> datetime | None:
     """A moment between the years 2000 and 2200, in UTC.
 
@@ -171,7 +160,6 @@ _LIFECYCLE_STATES: dict[str, State] = {
     "archived": "archived",
     "failed": "failed",
 }
-_LARGEST_VERSION = 2**63 - 1
 
 _EXPIRY_MARGIN = timedelta(seconds=10)
 """The server reports a runtime as active only while its expiry is at least this far away."""
@@ -210,7 +198,6 @@ def parse_recoup_status(body: object, exchange: Exchange) -> SandboxStatus:
         hibernate_at=read_instant(lifecycle.get("hibernateAfter")),
         expires_at=expires_at,
         resumable=read_flag(found.get("hasSnapshot")),
-        lifecycle_version=read_whole_number(found.get("lifecycleVersion"), 0, _LARGEST_VERSION),
         # Only the error answers document this field; one that comes with 200 is not lost either.
         error=read_text(found.get("error")) if state in ("failed", "unknown") else None,
     )
@@ -332,5 +319,4 @@ def _status(
         created_at=read_instant(found.get("createdAt")),
         error=read_text(found.get("errorMessage")) if tells_error else None,
         sandbox_id=read_word(found.get("sandboxId")),
-        deduped=read_flag(found.get("deduped")) is True,
     )

@@ -100,14 +100,10 @@ class SandboxStatus:
     resumable
         A snapshot exists, so that a new sandbox starts with the old files; ``None`` when the API
         does not say.
-    lifecycle_version
-        Grows with every change of the lifecycle; ``None`` when the API has no such number.
     error
         Why it failed, in the API's words; ``None`` when it did not fail or gave no reason.
     sandbox_id
         The platform's own id of the sandbox, where an answer names it.
-    deduped
-        The answer of a create that joined one already under way.
     """
 
     state: State
@@ -123,10 +119,8 @@ class SandboxStatus:
     hibernate_at: datetime | None = None
     expires_at: datetime | None = None
     resumable: bool | None = None
-    lifecycle_version: int | None = None
     error: str | None = None
     sandbox_id: str | None = None
-    deduped: bool = False
 
     @property
     def uncertainty_seconds(self) -> float:
@@ -257,7 +251,6 @@ class SandboxStatus:
             "hibernates_in_ms": _milliseconds(hibernates_in),
             "expires_in_ms": _milliseconds(expires_in),
             "resumable": self.resumable,
-            "lifecycle_version": self.lifecycle_version,
             "error": self.error,
             "dialect": self.dialect,
             "age_ms": _milliseconds(self.age_seconds(now)),
@@ -282,7 +275,6 @@ _PASSING_FIELDS = {
     "server_time",
     "eta_seconds",
     "sandbox_id",
-    "deduped",
 }
 _LASTING_FIELDS = tuple(f.name for f in fields(SandboxStatus) if f.name not in _PASSING_FIELDS)
 

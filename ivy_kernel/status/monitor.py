@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random as random_module
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable
 from contextlib import suppress
 from dataclasses import replace
 
@@ -83,28 +83,10 @@ class Monitor:
 
     def watch(self, callback: Watcher) -> Watch:
         """Tell a callback the present reading soon, if there is any, and all that is new later."""
-        return self._start_watch(Watch(callback, self._leave))
-
-    async def readings(self) -> AsyncGenerator[Reading, None]:
-        """The readings that a watcher is told, until the monitor is closed.
-
-        A slow consumer misses readings that newer ones have replaced. To be used on the monitor's
-        own loop.
-        """
-        latest: list[Reading] = []
-        news = asyncio.Event()
-
-        def keep(reading: Reading) -> None:
-            latest[:] = [reading]
-            news.set()
-
-        with self._start_watch(Watch(keep, self._leave, on_end=news.set)) as watch:
-            while not watch.closed or latest:
-                if latest:
-                    yield latest.pop()
-                else:
-                    news.clear()
-                    await news.wait()
+        self._require_open()
+        watch = Watch(callback, self._leave)
+        self._on_loop(self._add, watch)
+        return watch
 
     # -- for those who act on the sandbox -------------------------------------------------------
 
@@ -173,11 +155,6 @@ class Monitor:
         else:
             with suppress(RuntimeError):  # the loop has ended, and all that it would do
                 self.loop.call_soon_threadsafe(function, *args)
-
-    def _start_watch(self, watch: Watch) -> Watch:
-        self._require_open()
-        self._on_loop(self._add, watch)
-        return watch
 
     def _require_open(self) -> None:
         if self.closed:
@@ -318,15 +295,3 @@ def monitor_for(key: Hashable, factory: Callable[[], Monitor]) -> Monitor:
         if monitor is None or monitor.closed:
             monitor = _monitors[key] = factory()
         return monitor
-
-
-async def close_monitors() -> None:
-    """Close every monitor that belongs to the running loop, and forget those that are closed."""
-    loop = asyncio.get_running_loop()
-    with _monitors_lock:
-        mine = [monitor for monitor in _monitors.values() if monitor.loop is loop]
-    for monitor in mine:
-        await monitor.aclose()
-    with _monitors_lock:
-        for key in [key for key, monitor in _monitors.items() if monitor.closed]:
-            del _monitors[key]

@@ -23,19 +23,11 @@ class Watch(AbstractContextManager["Watch"]):
         Takes what is new.
     leave
         Called by `close`, to be told nothing any more.
-    on_end
-        Called when the monitor has ended.
     """
 
-    def __init__(
-        self,
-        callback: Watcher,
-        leave: Callable[[Watch], None],
-        on_end: Callable[[], None] | None = None,
-    ) -> None:
+    def __init__(self, callback: Watcher, leave: Callable[[Watch], None]) -> None:
         self._callback = callback
         self._leave = leave
-        self._on_end = on_end
         self._told: Reading | None = None
         self.closed = False
 
@@ -57,12 +49,6 @@ class Watch(AbstractContextManager["Watch"]):
         except Exception:
             # The others' news must not depend on this one.
             _log.exception("A watcher of the sandbox status raised an exception.")
-
-    def end(self) -> None:
-        """Close it from the monitor's side."""
-        self.closed = True
-        if self._on_end is not None:
-            self._on_end()
 
 
 class Audience:
@@ -104,8 +90,7 @@ class Audience:
             watch.tell(reading)
 
     def end(self) -> None:
-        """Close every watch, and tell those that wanted to know."""
-        watches = list(self._watches)
+        """Close every watch."""
+        for watch in self._watches:
+            watch.closed = True
         self._watches.clear()
-        for watch in watches:
-            watch.end()

@@ -9,7 +9,7 @@ import pytest
 from fake_time import FakeApi, FakeTime
 
 from ivy_kernel.errors import CredentialsError
-from ivy_kernel.status import Monitor, Reading, close_monitors, monitor_for
+from ivy_kernel.status import Monitor, Reading, monitor_for
 
 
 async def test_a_closed_monitor_is_silent_and_frees_who_waits(
@@ -74,8 +74,8 @@ async def test_all_in_a_process_share_one_monitor_for_a_sandbox(
     await one.aclose()
     again = monitor_for(("https://example.org", "chat-1"), make)
     assert again is not one
-    await close_monitors()
-    assert (again.closed, other.closed) == (True, True)
+    await again.aclose()
+    await other.aclose()
 
 
 def test_a_monitor_of_a_loop_that_has_ended_is_replaced() -> None:
@@ -89,7 +89,7 @@ def test_a_monitor_of_a_loop_that_has_ended_is_replaced() -> None:
 
     async def get_and_close() -> Monitor:
         monitor = await get()
-        await close_monitors()
+        await monitor.aclose()
         return monitor
 
     first = asyncio.run(get())

@@ -153,32 +153,3 @@ async def test_a_watch_closed_by_another_callback_is_not_told(
     await time.advance(1)
     assert told == ["first"]
     first.close()
-
-
-async def test_readings_can_be_iterated_until_the_end(
-    monitor: Monitor, api: FakeApi, time: FakeTime
-) -> None:
-    """The iterator gives what a watcher is told, and ends with the monitor."""
-
-    async def follow() -> list[str]:
-        return [reading.to_json(time.now)["state"] async for reading in monitor.readings()]
-
-    following = asyncio.ensure_future(follow())
-    await time.advance(1)
-    api.state = "hibernated"
-    await time.advance(20)
-    await monitor.aclose()
-    assert await asyncio.wait_for(following, 5) == ["active", "hibernated"]
-
-
-async def test_leaving_the_iteration_ends_the_polling(
-    monitor: Monitor, api: FakeApi, time: FakeTime
-) -> None:
-    """A broken-off loop is no watcher any more."""
-    stream = monitor.readings()
-    waiting = asyncio.ensure_future(anext(stream))
-    await time.advance(1)
-    assert waiting.done()
-    await stream.aclose()
-    await time.advance(200)
-    assert len(api.asked_at) == 1

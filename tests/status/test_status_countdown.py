@@ -115,7 +115,6 @@ CANONICAL: dict[str, tuple[type, ...]] = {
     "hibernates_in_ms": (int, NONE),
     "expires_in_ms": (int, NONE),
     "resumable": (bool, NONE),
-    "lifecycle_version": (int, NONE),
     "error": (str, NONE),
     "dialect": (str,),
     "age_ms": (int,),

@@ -274,15 +274,9 @@ def test_a_deduplicated_ready_answer_keeps_the_id_but_not_the_tunnel() -> None:
         "tunnelUrl": "https://secret-tunnel.example",
     }
     status = parse_ivy_create(body, 200, EXCHANGE)
-    assert (status.deduped, status.sandbox_id) == (True, "sb-1")
+    assert status.sandbox_id == "sb-1"
     assert "secret-tunnel" not in repr(status)
     assert "secret-tunnel" not in json.dumps(status.to_json(101))
-
-
-@pytest.mark.parametrize("value", [v for v in WRONG_VALUES if v is not True])
-def test_deduped_is_only_true_when_it_is_true(value: object) -> None:
-    """Only a real true says that a create joined another."""
-    assert parse_ivy_create({"status": "ready", "deduped": value}, 200, EXCHANGE).deduped is False
 
 
 @pytest.mark.parametrize("value", [None, "", 5, True, [], {}])

@@ -63,7 +63,6 @@ def test_a_whole_answer_becomes_the_canonical_json() -> None:
         "hibernates_in_ms": 240_000,
         "expires_in_ms": 1_500_000,
         "resumable": False,
-        "lifecycle_version": 7,
         "error": None,
         "dialect": "recoup",
         "age_ms": 0,
@@ -161,22 +160,6 @@ def test_a_snapshot_makes_it_resumable(value: bool, resumable: bool) -> None:
 def test_a_snapshot_that_is_no_flag_is_unknown(value: object) -> None:
     """Nothing but true and false counts."""
     assert parse(body() | {"hasSnapshot": value}).resumable is None
-
-
-@pytest.mark.parametrize(
-    ("value", "version"), [(0, 0), (7, 7), (7.0, 7), ("7", 7), (2**63 - 1, 2**63 - 1)]
-)
-def test_a_lifecycle_version_is_read(value: object, version: int) -> None:
-    """The concurrency token is a whole number."""
-    assert parse(body() | {"lifecycleVersion": value}).lifecycle_version == version
-
-
-@pytest.mark.parametrize(
-    "value", [None, -1, 7.5, 2**63, 10**400, True, "v7", "7.0", float("nan"), float("inf"), [], {}]
-)
-def test_a_lifecycle_version_that_is_none_is_none(value: object) -> None:
-    """What is no whole number from zero up is no version."""
-    assert parse(body() | {"lifecycleVersion": value}).lifecycle_version is None
 
 
 TIMES = ["lastActivityAt", "hibernateAfter", "sandboxExpiresAt"]
