@@ -87,7 +87,7 @@ class MagicSessions:
     def _on_event(self, event: Event, chat_id: str) -> None:
         """What the agent route tells beside messages."""
         if isinstance(event, AgentLost | KernelDied) and chat_id in self._open:
-            self._open[chat_id].session.lifecycle.poke()
+            self._open[chat_id].session.lifecycle.refresh_soon()
         sentence = event_sentence(event)
         if sentence and self.cell_sink is not None:
             self.cell_sink(Message("stream", {"name": "stderr", "text": f"[{sentence}]\n"}))

@@ -14,8 +14,8 @@ from ivy_kernel.session import local_server
 from ivy_kernel.session.lifecycle import Lifecycle
 from ivy_kernel.settings.settings import missing_sentence
 from ivy_kernel.status import END_STATES, Monitor, Watch, monotonic_seconds
-from ivy_kernel.status.model import Reading, SandboxStatus
-from ivy_kernel.status.schedule import Pace
+from ivy_kernel.status.model import SandboxStatus, StatusReading
+from ivy_kernel.status.schedule import PollIntervals
 
 Action = Literal["create", "terminate", "reconnect"]
 
@@ -28,7 +28,7 @@ LATE_SECONDS = 2.0
 """How late the monitor may be before a status counts as older than it should be."""
 POKE_SECONDS = 10.0
 
-_PACE = Pace()
+_INTERVALS = PollIntervals()
 
 
 class ShownSandbox:
@@ -68,7 +68,7 @@ class ShownSandbox:
         if before is not None and before.key == now.key:
             before.campaign_id, before.session_id = now.campaign_id, now.session_id
             await before.aclose()  # time limits, certificates and the like may have changed
-            before.poke()
+            before.refresh_soon()
             return
         await self.aclose()
         self._lifecycle = now
@@ -85,7 +85,7 @@ class ShownSandbox:
             self._watch.close()
             self._watch = None
 
-    def poke(self) -> bool:
+    def refresh_soon(self) -> bool:
         """Something may have changed without us: look soon. Not more often than sensible.
 
         Whether it was looked; if not, the caller should try again later.
@@ -94,7 +94,7 @@ class ShownSandbox:
         if self._lifecycle is None or now - self._poked_monotonic <= POKE_SECONDS:
             return False
         self._poked_monotonic = now
-        self._lifecycle.poke()
+        self._lifecycle.refresh_soon()
         return True
 
     @property
@@ -103,16 +103,16 @@ class ShownSandbox:
         status = self._reading().status
         return status is not None and status.effective_state(monotonic_seconds()) in END_STATES
 
-    def _notice(self, reading: Reading) -> None:
+    def _notice(self, reading: StatusReading) -> None:
         self._told.set()
         self._on_news()
 
     def _monitor(self) -> Monitor | None:
         return None if self._lifecycle is None else self._lifecycle.monitor()
 
-    def _reading(self) -> Reading:
+    def _reading(self) -> StatusReading:
         monitor = self._monitor()
-        return Reading() if monitor is None else monitor.reading
+        return StatusReading() if monitor is None else monitor.reading
 
     async def known(self, *, fresh: bool = False) -> None:
         """Wait until the status is as fresh as it is kept while somebody watches.
@@ -138,7 +138,9 @@ class ShownSandbox:
             if status is None:
                 await asyncio.wait_for(self._told.wait(), FIRST_READING_SECONDS)
             else:
-                age_seconds = _PACE.after_answer(status, status.received_monotonic) + LATE_SECONDS
+                age_seconds = (
+                    _INTERVALS.after_answer(status, status.received_monotonic) + LATE_SECONDS
+                )
                 is_older = status.received_monotonic < self._watched_since
                 refresh = monitor.refresh(max_age_seconds=0.0 if is_older else age_seconds)
                 await asyncio.wait_for(refresh, FIRST_READING_SECONDS)

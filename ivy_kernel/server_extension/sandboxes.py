@@ -216,7 +216,7 @@ class Board:
                 for shown in self._shown.values():
                     shown.watch()
             sessions = _sessions(uses, kernels)
-            self._poke(uses, kernels)
+            self._refresh_soon(uses, kernels)
             if changed or sessions != self._sessions:
                 self._sessions = sessions
                 self._tell()
@@ -242,7 +242,7 @@ class Board:
         for sandbox_id in [key for key in self._shown if key not in wanted]:
             await self._shown.pop(sandbox_id).aclose()
 
-    def _poke(self, uses: tuple[Use, ...], kernels: Mapping[str, Attached]) -> None:
+    def _refresh_soon(self, uses: tuple[Use, ...], kernels: Mapping[str, Attached]) -> None:
         """A kernel that was active may have started its sandbox, which was thought settled."""
         seen = self._activity
         self._activity = {use.kernel_id: kernels[use.kernel_id].last_activity for use in uses}
@@ -250,7 +250,7 @@ class Board:
             before = seen.get(use.kernel_id)
             if self._activity[use.kernel_id] != before:
                 shown = self._shown.get(id_of(use.api_url, use.chat_id))
-                if shown is not None and shown.is_settled and not shown.poke():
+                if shown is not None and shown.is_settled and not shown.refresh_soon():
                     self._activity[use.kernel_id] = before  # it was too soon: next time
 
 

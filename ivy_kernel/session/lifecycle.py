@@ -24,8 +24,8 @@ from ivy_kernel.errors import (
 from ivy_kernel.session import local_server
 from ivy_kernel.status import (
     CHANGING_STATES,
-    Exchange,
     Monitor,
+    RequestTiming,
     SandboxStatus,
     monitor_for,
     monotonic_seconds,
@@ -64,7 +64,7 @@ class Lifecycle:
         embedded one.
     connect_recoup, recoup_session_id
         Recoup's client and session, when its status, with deadlines, is shown instead of Ivy's.
-    key_token
+    key_fingerprint
         Equal as long as the same credential is in use; see `Monitor`.
     """
 
@@ -81,7 +81,7 @@ class Lifecycle:
         api_url: str = "",
         connect_recoup: Callable[[], Awaitable[RecoupClient]] | None = None,
         recoup_session_id: str = "",
-        key_token: Callable[[], object] | None = None,
+        key_fingerprint: Callable[[], object] | None = None,
     ) -> None:
         self._connect = connect
         self._client: IvyClient | None = None
@@ -92,7 +92,7 @@ class Lifecycle:
         self._connect_recoup = connect_recoup
         self._recoup_session_id = recoup_session_id
         self._recoup: RecoupClient | None = None
-        self._key_token = key_token
+        self._key_fingerprint = key_fingerprint
         self._monitor: Monitor | None = None
         self.chat_id = chat_id
         self.campaign_id = campaign_id
@@ -129,7 +129,7 @@ class Lifecycle:
                 lambda: Monitor(
                     self.read_status,
                     dialect="recoup" if self._connect_recoup else "ivy",
-                    key_token=self._key_token,
+                    key_fingerprint=self._key_fingerprint,
                 ),
             )
         return self._monitor
@@ -174,7 +174,7 @@ class Lifecycle:
             # The embedded server ended when it had been idle for long; it is started again.
             await self.aclose()
             answer = await (await self.client()).status(self.chat_id, retry=retry)
-        return self._seen(parse_ivy_status(answer.body, _exchange(answer)))
+        return self._seen(parse_ivy_status(answer.body, _timing(answer)))
 
     async def read_status(self) -> SandboxStatus:
         """What the monitor asks, once: Recoup's status where that is set up, else Ivy's.
@@ -198,11 +198,11 @@ class Lifecycle:
         # Not by `_seen`: the monitor would take each of its own answers for news of an action.
         if self._connect_recoup is None:
             answer = await (await self.client()).status(self.chat_id, retry=False)
-            return parse_ivy_status(answer.body, _exchange(answer))
+            return parse_ivy_status(answer.body, _timing(answer))
         if self._recoup is None:
             self._recoup = await self._connect_recoup()
         answer = await self._recoup.status(self._recoup_session_id)
-        return parse_recoup_status(answer.body, _exchange(answer))
+        return parse_recoup_status(answer.body, _timing(answer))
 
     def _seen(self, status: SandboxStatus) -> SandboxStatus:
         """Watchers learn at once what we learn by the way."""
@@ -210,13 +210,13 @@ class Lifecycle:
             if self._connect_recoup is None:
                 self._monitor.accept(status)
             else:
-                self._monitor.poke()
+                self._monitor.refresh_soon()
         return status
 
-    def poke(self) -> None:
+    def refresh_soon(self) -> None:
         """Something may have changed: let the monitor look as soon as it may."""
         if self._monitor is not None and not self._monitor.closed:
-            self._monitor.poke()
+            self._monitor.refresh_soon()
 
     async def create(self) -> SandboxStatus:
         """Start the sandbox, or join a start under way. Source: ``POST /v1/sandbox/create``.
@@ -234,9 +234,9 @@ class Lifecycle:
                 session_id=self.session_id, chat_id=self.chat_id, campaign_id=self.campaign_id
             )
         except IvyError:
-            self.poke()
+            self.refresh_soon()
             raise
-        return self._seen(parse_ivy_create(answer.body, answer.status_code, _exchange(answer)))
+        return self._seen(parse_ivy_create(answer.body, answer.status_code, _timing(answer)))
 
     async def wait_until_ready(self, on_progress: Progress | None = None) -> SandboxStatus:
         """Wait for a sandbox that starts.
@@ -298,7 +298,7 @@ class Lifecycle:
             if (await self.status()).state == "active":
                 raise
         finally:
-            self.poke()
+            self.refresh_soon()
 
 
 def failed_error(name: str, status: SandboxStatus) -> SandboxFailedError:
@@ -318,5 +318,5 @@ def _no_sandbox() -> SandboxStatus:
     )
 
 
-def _exchange(answer: Answer) -> Exchange:
-    return Exchange(answer.sent_monotonic, answer.received_monotonic, answer.server_date)
+def _timing(answer: Answer) -> RequestTiming:
+    return RequestTiming(answer.sent_monotonic, answer.received_monotonic, answer.server_date)

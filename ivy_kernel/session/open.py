@@ -221,7 +221,7 @@ def open_lifecycle(
         api_url="local" if settings.is_local else settings.api_url,
         connect_recoup=_recoup_connector(live) if recoup_session_id else None,
         recoup_session_id=recoup_session_id,
-        key_token=lambda: _key_token(live),
+        key_fingerprint=lambda: _key_fingerprint(live),
     )
 
 
@@ -282,7 +282,7 @@ def identity(settings: Ivy) -> tuple[object, ...]:
     return (settings.is_local, *(getattr(settings, name) for name in names))
 
 
-def _key_token(live: LiveSettings) -> object:
+def _key_fingerprint(live: LiveSettings) -> object:
     """Changes when a key or an address does; a hash, so that no key is kept."""
     settings = live.current()
     return hash((settings.api_key, settings.api_url, settings.recoup_api_key))

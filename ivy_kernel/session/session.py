@@ -247,7 +247,7 @@ class Session:
                 return await work(turn)
             except IvyError as error:
                 self._preparation.failed(error)
-                self.lifecycle.poke()
+                self.lifecycle.refresh_soon()
                 return show_ivy_error(sink, error, was_sent=turn.was_sent)
             finally:
                 self._turn = None
@@ -407,7 +407,7 @@ class Session:
             self._preparation.out_of_contact()
             await self.lifecycle.drop_connections()
         status = await self.lifecycle.status()
-        self.lifecycle.poke()
+        self.lifecycle.refresh_soon()
         return status
 
     def forget(self) -> None:

@@ -9,7 +9,7 @@ import pytest
 from fake_time import FakeApi, FakeTime
 
 from ivy_kernel.errors import CredentialsError
-from ivy_kernel.status import Monitor, Reading, monitor_for
+from ivy_kernel.status import Monitor, StatusReading, monitor_for
 
 
 async def test_a_closed_monitor_is_silent_and_frees_who_waits(
@@ -17,7 +17,7 @@ async def test_a_closed_monitor_is_silent_and_frees_who_waits(
 ) -> None:
     """Closing cancels the request, releases refreshes with what is known, refuses newcomers."""
     api.takes_seconds = 5
-    told: list[Reading] = []
+    told: list[StatusReading] = []
     monitor.watch(told.append)
     first = asyncio.ensure_future(monitor.refresh())
     await time.advance(1)
@@ -33,7 +33,7 @@ async def test_a_closed_monitor_is_silent_and_frees_who_waits(
         monitor.watch(told.append)
     with pytest.raises(RuntimeError, match="closed"):
         await monitor.refresh()
-    monitor.poke()
+    monitor.refresh_soon()
     monitor.accept(api.status())
     assert told == []
 
@@ -41,12 +41,12 @@ async def test_a_closed_monitor_is_silent_and_frees_who_waits(
 async def test_the_plain_methods_may_be_called_from_another_thread(
     monitor: Monitor, api: FakeApi, time: FakeTime
 ) -> None:
-    """A magic that blocks its own thread can watch, poke and close; callbacks run on the loop."""
+    """A magic that blocks its own thread can watch, refresh, close; callbacks run on the loop."""
     threads: set[int] = set()
 
     def in_thread() -> None:
         watch = monitor.watch(lambda reading: threads.add(threading.get_ident()))
-        monitor.poke()
+        monitor.refresh_soon()
         watches.append(watch)
 
     watches: list[object] = []
@@ -94,6 +94,6 @@ def test_a_monitor_of_a_loop_that_has_ended_is_replaced() -> None:
 
     first = asyncio.run(get())
     assert first.closed
-    first.poke()
+    first.refresh_soon()
     second = asyncio.run(get_and_close())
     assert second is not first
