@@ -110,8 +110,8 @@ class Lifecycle:
         return (self._api_url, self.chat_id, self._recoup_session_id)
 
     @property
-    def use(self) -> dict[str, str]:
-        """What tells another process of the same user which sandbox this is; see `UseNote`."""
+    def registry_fields(self) -> dict[str, str]:
+        """The sandbox as `KernelRegistration.register` takes it."""
         return {
             "api_url": self._api_url,
             "chat_id": self.chat_id,

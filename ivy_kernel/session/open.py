@@ -19,7 +19,7 @@ from ivy_kernel.api.clients import RETRY_SECONDS, recoup_credential
 from ivy_kernel.errors import SettingError
 from ivy_kernel.models import Sink
 from ivy_kernel.routes.agent import Event
-from ivy_kernel.session import local_server
+from ivy_kernel.session import local_server, private_file
 from ivy_kernel.session.lifecycle import Lifecycle
 from ivy_kernel.session.session import Session
 from ivy_kernel.settings.files import config_file_names
@@ -55,9 +55,7 @@ def session_id_for(chat_id: str) -> str:
             fcntl.flock(lock, fcntl.LOCK_EX)
             known = _read(path)
             made = known.setdefault(chat_id, made)
-            partial = path.with_name(f"{path.name}.new")
-            partial.write_text(json.dumps(known, indent=1), "utf-8")
-            partial.replace(path)
+            private_file.write_json(path, known, indent=1)
     except OSError:
         pass
     return made
