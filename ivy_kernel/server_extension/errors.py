@@ -74,6 +74,7 @@ def error_response(
     if isinstance(error, IvyError):
         status_code = next((s for kind, s in _STATUSES if isinstance(error, kind)), 500)
         return int(status_code), _body(type(error).__name__, " ".join(str(error).split()))
+    # Before HTTPError, its base, whose 404 means an unknown address.
     if isinstance(error, UnknownSandboxError):
         return 404, _body(
             "UnknownSandboxError",

@@ -53,6 +53,7 @@ def kernel_lookup(server: ServerApp) -> KernelLookup:
             server.kernel_manager.list_kernels()  # type: ignore[no-untyped-call] # not annotated there
         )
         return {
+            # last_activity is only compared, never shown.
             kernel["id"]: AttachedKernel(
                 tuple(sorted(paths.get(kernel["id"], ()))), str(kernel.get("last_activity"))
             )
@@ -120,7 +121,7 @@ class TargetResolver:
         try:
             return self._live.current()
         except SettingError as exc:
-            return str(exc)
+            return str(exc)  # so that a repair, or another mistake, is a change too
 
     def default_target(self, known_id: str) -> SandboxTarget:
         """Returns the sandbox that the settings name.
@@ -173,6 +174,7 @@ class TargetResolver:
 
 def sandbox_id_of(api_url: str, chat_id: str) -> str:
     """Returns the opaque id of a sandbox: the same in every process, and no address in it."""
+    # Hashed for use in URLs: a chat id may hold any character. JSON keeps the two parts apart.
     text = json.dumps([api_url, chat_id])
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:20]
 

@@ -112,7 +112,7 @@ _HALF_A_SECOND = timedelta(milliseconds=500)
 
 @dataclass(frozen=True, slots=True)
 class RequestTiming:
-    """When one request was sent and answered, and the server's clock in the answer's header.
+    """The times at which one request was sent and answered, on both clocks.
 
     Parameters
     ----------

@@ -178,6 +178,7 @@ class SandboxStatus:
 
     def uptime_seconds(self, now_monotonic: float) -> float | None:
         """Returns the seconds since creation; ``None`` unless it is up and both are known."""
+        # A hibernating sandbox is still up; of any other, the creation is that of its last run.
         if self.effective_state(now_monotonic) not in ("active", "hibernating"):
             return None
         return _not_negative(self._since_seconds(self.created_at, now_monotonic))
@@ -319,7 +320,7 @@ class StatusReading:
         A status older than this is stale even without an error: it was not polled since, or an
         answer is overdue.
     dialect
-        The API that is asked; for the time before the first status.
+        The API that is polled; for the time before the first status.
     """
 
     status: SandboxStatus | None = None
@@ -364,7 +365,7 @@ class StatusReading:
         if (mine and describe_error(mine)) != (theirs and describe_error(theirs)):
             return False
         if self.status is None or other.status is None:
-            return self.status is other.status
+            return self.status is other.status  # equal only if neither has one
         return self.status.says_the_same_as(other.status, now_monotonic)
 
 
