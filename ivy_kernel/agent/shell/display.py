@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     Publish = Callable[[dict[str, Any]], None]
 
 
-BACKEND = "module://" + __name__.replace("figures", "figure_backend")
-"""What ``MPLBACKEND`` is set to."""
+BACKEND = f"module://{__package__}.figure_backend"
+"""The value of ``MPLBACKEND``: the backend is a module that matplotlib imports by this name."""
 
 _publishers: list[Publish] = []
 
