@@ -73,7 +73,7 @@ def _is_leftover(path: Path) -> bool:
 
 
 def _remove_if_dead(directory: str) -> None:
-    # In the order in which a start takes them, so that neither waits for the other.
+    # First of all no start may launch an agent in a directory that is being removed.
     starts = _lock(f"{directory}/start.lock")
     if starts is None:
         return
@@ -112,7 +112,7 @@ BUSY_LIFETIME_SECONDS = 24 * 3600.0
 """Without a request while something runs: longer, because a cell may be meant to run unwatched."""
 
 LOCK_PATIENCE_SECONDS = 10.0
-"""How long an earlier agent may take to end before the next one gives way to it."""
+"""For an earlier agent to end; after that the next one gives way to it."""
 
 REQUESTS_OF_A_START = 1
 """The call that starts an agent speaks to it once; a second request confirms the start."""

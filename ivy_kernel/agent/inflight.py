@@ -83,7 +83,7 @@ SHORT_CELL_SECONDS = 0.05
 """Most cells end within this; their first output can wait for their end."""
 
 REPLY_GRACE_SECONDS = 3.0
-"""How long after "idle" a reply may still come."""
+"""After "idle" a reply may still come for so long."""
 
 INTERRUPTED_GRACE_SECONDS = 1.0
 """The same after an interrupt, which costs the reply when it hits the kernel's own code."""
@@ -213,7 +213,7 @@ class InFlightRequests:
 
     @property
     def signal_at(self) -> float | None:
-        """When the kernel is to be signalled, on the monotonic clock."""
+        """The time at which to signal the kernel, on the monotonic clock."""
         return self._signal_at
 
     def take_signal(self, now: float, *, is_ignored: Callable[[], bool] = bool) -> bool:

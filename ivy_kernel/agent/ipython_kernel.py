@@ -116,8 +116,8 @@ class App(kernelapp.IPKernelApp):
         return super().init_iopub(context)
 App.launch_instance()
 """
-"""Starts ipykernel so that it dies with us (``PR_SET_PDEATHSIG``), shows prints after 30 ms rather
-than 200, and never drops a message because a thousand are waiting (``SNDHWM``). What a child
+"""Starts ipykernel so that it dies with the agent (``PR_SET_PDEATHSIG``), shows prints after 30 ms
+rather than 200, and never drops a message because a thousand are waiting (``SNDHWM``). What a child
 process has written is taken before a flush, so that it does not come after the cell's end. The
 thread that pyzmq needs for large messages is there from the beginning; else it would count as one
 of the user's, which might print at any time. ``-c`` puts the empty string first on ``sys.path``,

@@ -103,7 +103,7 @@ class LongPolls:
             self._serve(now)
 
     def next_time(self, *, running: bool) -> float | None:
-        """When :meth:`run` has something to do next, on the monotonic clock."""
+        """Return when :meth:`run` has something to do next, on the monotonic clock."""
         if not self._parked:
             return None
         times = [min(poll.deadline for poll in self._parked)]

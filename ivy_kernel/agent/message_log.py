@@ -32,7 +32,7 @@ class MessageLog:
 
     @property
     def retained_bytes(self) -> int:
-        """How many bytes are kept, because they are unacknowledged (or share a block with such)."""
+        """The number of bytes kept: unacknowledged ones, and what shares a block with them."""
         return self.end - self.base
 
     def has_room(self, size_bytes: int, *, times: int = 1) -> bool:
@@ -97,8 +97,7 @@ class MessageRecorder:
         self, channel: str, msg_type: str, parts: Sequence[bytes], buffers: Sequence[Any]
     ) -> None:
         """Record one message: header, parent header, metadata, content as JSON bytes."""
-        # The parts are copied as they are: parsing and writing them again would cost time, and
-        # change what Python's JSON does not keep.
+        # The parts are copied as they are: writing them anew would only cost time.
         line = b'{"c":"%s","h":%s,"p":%s,"m":%s,"d":%s' % (channel.encode(), *parts)
         if buffers:
             texts = [base64.b64encode(bytes(buffer)).decode() for buffer in buffers]

@@ -23,7 +23,7 @@ LAST_TYPES = ("execute_result", "error")
 """Output that is most often the last of its cell."""
 
 END_BATCHING_SECONDS = 0.02
-"""How long output waits at least for a cell's end that seems near: together they are one call."""
+"""The least batching delay while a cell's end seems near: both then travel in one call."""
 
 INTERRUPTIBLE_TYPES = ("execute_request", "comm_open", "comm_msg", "comm_close")
 """Requests that run the user's code: cells, and the callbacks of widgets."""
@@ -248,7 +248,7 @@ class Service:
     # -- the clock
 
     def next_time(self) -> float | None:
-        """When :meth:`tick` has something to do next, on the monotonic clock."""
+        """Return when :meth:`tick` has something to do next, on the monotonic clock."""
         times = [
             self._polls.next_time(running=self.is_busy),
             self._requests.signal_at,

@@ -23,10 +23,10 @@ LONGEST_PATH_CHARS = 80
 """Unix socket addresses are limited to 104 or 108 bytes, file names in the directory included."""
 
 START_SECONDS = 20.0
-"""How long to try to connect to an agent that was launched."""
+"""For an agent that was launched to accept a connection."""
 
 ANSWER_SECONDS = 20.0
-"""How long to wait for an answer of the agent, at each step."""
+"""For each step of a conversation with the agent: connect, send, receive."""
 
 
 def candidate_bases(wanted: list[str], excluded: list[str]) -> list[str]:
@@ -120,7 +120,7 @@ def launch(directory: str, parameters: dict[str, Any], code: bytes) -> None:
     unfinished.replace(archive)
     options = dict(parameters["options"])
     options.setdefault("working_directory", str(Path.cwd()))
-    # An isolated interpreter, as this one may be, must not be misled by what it is isolated from.
+    # As isolated as this interpreter, whose runner will have had its reason.
     flags = (["-I"] if sys.flags.isolated else []) + (["-S"] if sys.flags.no_site else [])
     subprocess.Popen(
         [sys.executable or "python3", *flags, archive, "serve", directory, json.dumps(options)],

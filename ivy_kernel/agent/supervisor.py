@@ -119,7 +119,7 @@ class KernelSupervisor:
         self._kill_at = now + STOP_SECONDS
 
     def next_time(self) -> float | None:
-        """When :meth:`run` has something to do next, on the monotonic clock."""
+        """Return when :meth:`run` has something to do next, on the monotonic clock."""
         next_ping = self._kernel.next_time() if self._kernel else None
         known = [t for t in (self._start_at, self._kill_at, next_ping) if t is not None]
         return min(known) if known else None

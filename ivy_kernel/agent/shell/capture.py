@@ -115,7 +115,6 @@ class Capture:
     def __init__(self, agent: AgentSocket) -> None:
         self._pipes = [PipeReader("stdout", 1, agent), PipeReader("stderr", 2, agent)]
         self._streams = [TextStream("stdout", 1, agent), TextStream("stderr", 2, agent)]
-        # Before any thread of the user's: prints at any time go through these.
         sys.stdout, sys.stderr = self._streams
         threading.Thread(target=self._flush_often, daemon=True).start()
 

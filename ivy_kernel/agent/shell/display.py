@@ -21,7 +21,7 @@ BACKEND = f"module://{__package__}.figure_backend"
 """The value of ``MPLBACKEND``: the backend is a module that matplotlib imports by this name."""
 
 _publishers: list[Publish] = []
-"""A list, because matplotlib imports ``show`` by its name and cannot be given an object."""
+"""The shell's publisher, once there is one: kept here, because matplotlib imports ``show``."""
 
 
 def show(*_: Any, **__: Any) -> None:

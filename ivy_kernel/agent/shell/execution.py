@@ -218,7 +218,6 @@ def _line_to_python(line: str) -> str:
 
 def _is_open(text: str) -> bool:
     """Whether the text ends within brackets, a triple-quoted string or a continued line."""
-    # lstrip, because an indented first line alone would be an error of its own.
     if text.endswith("\\"):
         return True
     try:
