@@ -11,14 +11,14 @@ otherwise cancel out in every test.
 module          its one job
 =============== ===========================================================================
 ``__main__``    the command line
-``guard``       the entry process: outlives the server, so that nothing outlives both
+``supervisor``  the entry process: outlives the server, so that nothing outlives both
 ``server``      listens, writes the ``runtime_file``, stops when idle or told to
 ``config``      every setting, with its ``checks``
 ``handlers``    Ivy's routes · ``recoup`` Recoup's route · ``control`` settings at run time
-``credentials`` who is asking · ``limits`` how often · ``refusal`` how it is refused
+``credentials`` who is asking · ``limits`` how often · ``errors`` how it is refused
 ``counters``    what is counted · ``clock`` what time it is said to be
 ``host``        what the server gives to its sandboxes
-``chats``       owners, campaigns and sessions of chats
+``access``      owners, campaigns and sessions of chats
 ``sandbox``     the life of one sandbox, from provisioning to hibernation and expiry
 ``tools``       the eleven tools · ``families`` the shapes in which they answer
 ``notebook``    the persistent kernel · ``outputs`` what a cell of it shows

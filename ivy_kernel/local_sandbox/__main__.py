@@ -151,7 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser(_epilog() if wants_help else "").parse_args(given)
     if options.guard_descriptor >= 0:
         return _serve(options)
-    from ivy_kernel.local_sandbox.guard import guard
+    from ivy_kernel.local_sandbox.supervisor import guard
 
     # The server runs elsewhere, so that what is relative here must be made absolute.
     for name in ("root", "runtime_file", "config_file"):

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from email.utils import formatdate
 
 from ivy_kernel.local_sandbox.config import Config
+from ivy_kernel.local_sandbox.errors import Refusal
 from ivy_kernel.local_sandbox.host import Clock
-from ivy_kernel.local_sandbox.refusal import Refusal
 
 
 class RateLimit:

@@ -21,11 +21,11 @@ import msgspec
 from tornado import web
 from tornado.httputil import format_timestamp
 
-from ivy_kernel.local_sandbox.chats import Chats
+from ivy_kernel.local_sandbox.access import Chats
 from ivy_kernel.local_sandbox.config import Config
 from ivy_kernel.local_sandbox.credentials import Credentials, RateLimit
+from ivy_kernel.local_sandbox.errors import Refusal
 from ivy_kernel.local_sandbox.host import Clock
-from ivy_kernel.local_sandbox.refusal import Refusal
 from ivy_kernel.local_sandbox.simulation.counters import Counters
 from ivy_kernel.local_sandbox.tools import TOOLS, run_tool
 

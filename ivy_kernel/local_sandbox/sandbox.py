@@ -23,11 +23,11 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, Literal
 
 from ivy_kernel.local_sandbox.environment import sandbox_environment
+from ivy_kernel.local_sandbox.errors import Refusal
 from ivy_kernel.local_sandbox.host import Host
 from ivy_kernel.local_sandbox.notebook import NotebookKernel
 from ivy_kernel.local_sandbox.place import Place
 from ivy_kernel.local_sandbox.processes import ChatProcesses
-from ivy_kernel.local_sandbox.refusal import Refusal
 from ivy_kernel.local_sandbox.script import python_of
 from ivy_kernel.local_sandbox.tools import Toolbox
 

@@ -21,14 +21,18 @@ from tornado import httpserver, iostream, netutil, web
 
 from ivy_kernel._version import __version__
 from ivy_kernel.local_sandbox import handlers
-from ivy_kernel.local_sandbox.chats import Chats
+from ivy_kernel.local_sandbox.access import Chats
 from ivy_kernel.local_sandbox.config import Config
 from ivy_kernel.local_sandbox.credentials import Credentials, RateLimit
-from ivy_kernel.local_sandbox.guard import SWEEP_SIGNAL, remove_runtime_file, write_runtime_file
 from ivy_kernel.local_sandbox.handlers import SessionStatusHandler
 from ivy_kernel.local_sandbox.host import Clock, Host
 from ivy_kernel.local_sandbox.simulation.control import ControlHandler
 from ivy_kernel.local_sandbox.simulation.counters import Counters
+from ivy_kernel.local_sandbox.supervisor import (
+    SWEEP_SIGNAL,
+    remove_runtime_file,
+    write_runtime_file,
+)
 
 log = logging.getLogger("ivy_kernel.local_sandbox")
 

@@ -43,11 +43,11 @@ from typing import Any
 
 from ivy_kernel.local_sandbox import search
 from ivy_kernel.local_sandbox.config import Config
+from ivy_kernel.local_sandbox.errors import Refusal
 from ivy_kernel.local_sandbox.host import Clock
 from ivy_kernel.local_sandbox.notebook import CellTimeoutError, KernelStartError, NotebookKernel
 from ivy_kernel.local_sandbox.place import Place
 from ivy_kernel.local_sandbox.processes import ChatProcesses, KeeperLostError, NotStartedError
-from ivy_kernel.local_sandbox.refusal import Refusal
 from ivy_kernel.local_sandbox.script import (
     Language,
     ScriptTimeoutError,

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ivy_kernel.local_sandbox.refusal import Refusal
+from ivy_kernel.local_sandbox.errors import Refusal
 
 Json = dict[str, Any]
 

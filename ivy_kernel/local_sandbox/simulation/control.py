@@ -6,8 +6,8 @@ from typing import Any
 
 from ivy_kernel.local_sandbox.config import ConfigError
 from ivy_kernel.local_sandbox.credentials import LOCAL_OWNER
+from ivy_kernel.local_sandbox.errors import Refusal
 from ivy_kernel.local_sandbox.handlers import Handler
-from ivy_kernel.local_sandbox.refusal import Refusal
 from ivy_kernel.local_sandbox.simulation import runners
 
 Json = dict[str, Any]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ivy_kernel.local_sandbox.errors import Refusal
 from ivy_kernel.local_sandbox.host import Host
 from ivy_kernel.local_sandbox.place import Place
-from ivy_kernel.local_sandbox.refusal import Refusal
 from ivy_kernel.local_sandbox.sandbox import Sandbox
 from ivy_kernel.local_sandbox.workspace import read_manifest
 
