@@ -12,14 +12,12 @@ each other is in ``docs/agent-protocol.md``.
     __main__.py       the entry of the daemon and of the built-in shell
     daemon.py         the private directory, and the loop: socket, signals, lifetimes
     service.py        applies requests, records the kernel's messages
-    long_polls.py     parked requests, and when each is answered
     inflight.py       submissions by sequence number; requests in flight, and their interrupts
-    message_log.py    the kernel's messages as bytes addressed by offset
+    message_log.py    the kernel's messages by offset, and the polls that wait for them
     wire.py           the framing of requests and answers
     supervisor.py     starts, restarts and replaces the kernel process
-    kernel_process.py the interface of a kernel process
+    kernel_process.py the interface of a kernel process; the built-in shell's one
     ipython_kernel.py a real ipykernel, over its own sockets; the watchdog that wakes it
-    shell_kernel.py   the built-in shell, over a socket pair
     shell/            the built-in shell itself
 """
 

@@ -11,8 +11,7 @@ from typing import Any
 from . import PROTOCOL_VERSION
 from .inflight import InFlightRequests, SubmissionSequence, TakenOverError
 from .kernel_process import KernelProcess
-from .long_polls import LongPoll, LongPolls
-from .message_log import MessageLog, MessageRecorder
+from .message_log import LongPoll, LongPolls, MessageLog, MessageRecorder
 from .supervisor import KernelSupervisor
 from .wire import FragmentReassembly, WireError, read_request, to_json, write_answer
 

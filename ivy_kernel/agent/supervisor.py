@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .inflight import InFlightRequests
 from .ipython_kernel import IPythonKernel, is_importable
-from .kernel_process import KernelProcess
-from .shell_kernel import ShellKernel
+from .kernel_process import KernelProcess, ShellKernel
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,8 +8,7 @@ and "… IOPub channel") as JSON lines over a socket pair, with the standard lib
     loop.py           takes requests in turn, replies, publishes busy and idle
     agent_socket.py   the socket: messages out, requests and input in
     execution.py      runs a cell: ``!``, ``%``, ``?``, last value, top-level await, errors
-    display.py        rich representations, ``display``, ``clear_output``, matplotlib figures
+    output.py         stdout and stderr, rich representations, ``display``, matplotlib figures
     figure_backend.py what matplotlib imports as its backend
-    capture.py        stdout and stderr, of Python and of child processes
     completion.py     completion and inspection
 """

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from .completion import describe
-from .display import mime_bundle
+from .output import mime_bundle
 
 # -- commands and magics
 

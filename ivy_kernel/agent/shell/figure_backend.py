@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 
-from .display import show
+from .output import show
 
 __all__ = ["FigureCanvas", "show"]
 

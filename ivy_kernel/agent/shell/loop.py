@@ -11,12 +11,11 @@ import signal
 import sys
 from typing import Any
 
-from . import display
+from . import output
 from .agent_socket import AgentSocket
-from .capture import Capture
 from .completion import complete, inspect_at
-from .display import Display, encoded, mime_bundle
 from .execution import Execution, describe_error, to_python
+from .output import Capture, Display, encoded, mime_bundle
 
 HISTORY_LIMIT = 10000
 
@@ -68,8 +67,8 @@ class RequestLoop:
         vars(getpass)["getpass"] = lambda prompt="Password: ", stream=None: self._ask(
             prompt, is_password=True
         )
-        os.environ["MPLBACKEND"] = display.BACKEND
-        display.show_through(self._publish_figure)
+        os.environ["MPLBACKEND"] = output.BACKEND
+        output.show_through(self._publish_figure)
 
     def _reply(self, msg_type: str, content: dict[str, Any]) -> dict[str, Any] | None:
         if msg_type.startswith("comm_") and msg_type != "comm_info_request":
@@ -100,7 +99,7 @@ class RequestLoop:
             value = self._execution.run(code, self._count)
             if value is not None and not silent:
                 self._show_result(value)
-            display.show()
+            output.show()
             self._is_running = False  # an interrupt that comes later must not cost the reply
         except BaseException as error:  # whatever the user's code raises is a reply
             self._is_running = False

@@ -18,8 +18,7 @@ from ivy_kernel.agent.inflight import (
     SubmissionSequence,
     TakenOverError,
 )
-from ivy_kernel.agent.long_polls import LongPoll, LongPolls
-from ivy_kernel.agent.message_log import MessageLog
+from ivy_kernel.agent.message_log import LongPoll, LongPolls, MessageLog
 from ivy_kernel.routes.agent.calls import Outbox
 
 
