@@ -17,12 +17,12 @@ module             its one job
 ``access``         credentials, rate limit, and the owners of chats
 ``errors``         the error responses
 ``config``         every setting: type, bounds, default, help text
-``environment``    the server's shared state, its clock, and the variables of processes
+``environment``    shared state, the clock, the usual runner, and the variables of processes
 ``sandbox``        the life of one sandbox, from provisioning to hibernation and expiry
 ``tools``          the eleven tools
-``results``        what running code gave, in the two usual shapes
+``results``        what running code gave, and its two usual shapes
 ``notebook``       the persistent kernel, and the outputs of its cells
-``script``         code in fresh processes, and the usual runner
+``script``         code in fresh processes
 ``workspace``      a chat's directories, files, and list of registered files
 ``search``         grep and glob, in a process of their own
 ``processes``      the processes of one chat, and their output

@@ -32,6 +32,41 @@ class Observer:
         """A process was started; it took so long until it ran."""
 
 
+class Runner:
+    """The way in which the processes of calls are run; this one is the usual, friendly way.
+
+    Daemons that a call starts survive it, until the sandbox ends. Hostile runners, which override
+    some of this, are in ``simulation.runners``.
+    """
+
+    kills_descendants = False
+    """All that a call started is killed when the call ends."""
+    one_call_at_a_time = False
+    """The calls of a chat wait for each other."""
+    code_as_argument = False
+    """Python code is handed over as ``python -c`` instead of in a file."""
+    has_runtime_directory = True
+    """A call finds the chat's ``XDG_RUNTIME_DIR``."""
+
+    def unavailable(self) -> str:
+        """The reason why it cannot be used on this machine; empty when it can."""
+        return ""
+
+    def command(self, argv: list[str], paths: ChatPaths, python: str) -> list[str]:
+        """The command that runs ``argv`` in this way.
+
+        Parameters
+        ----------
+        argv
+            The command to run.
+        paths
+            The chat's directories; it runs in ``paths.directory``.
+        python
+            The interpreter of the sandbox, which the command must be able to find.
+        """
+        return argv
+
+
 @dataclass
 class ServerContext:
     """State that the handlers and all sandboxes of one server share.

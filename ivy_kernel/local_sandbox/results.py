@@ -7,11 +7,8 @@ others, other spellings of the keys and nested results are in ``simulation.resul
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
-
-from ivy_kernel.local_sandbox.config import ResultCase, ResultNesting, ResultShape
 
 Json = dict[str, Any]
 
@@ -128,18 +125,3 @@ def nbformat_outputs(run: Run) -> list[Json]:
 def nbformat(run: Run) -> Json:
     """The shape ``nbformat``."""
     return {"outputs": nbformat_outputs(run), "execution_count": run.execution_count}
-
-
-_USUAL_SHAPES: dict[str, Callable[[Run], Json]] = {"process": process, "nbformat": nbformat}
-
-
-def shaped(
-    run: Run, shape: ResultShape, case: ResultCase = "snake", nesting: ResultNesting = ""
-) -> Json:
-    """A run as the tool's answer, in the given shape, spelling and nesting."""
-    if shape in _USUAL_SHAPES and case == "snake" and not nesting:
-        return _USUAL_SHAPES[shape](run)
-    # Only now: a server whose settings ask for nothing unusual loads no simulation.
-    from ivy_kernel.local_sandbox.simulation import result_shapes
-
-    return result_shapes.shaped(run, shape, case, nesting)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ivy_kernel.local_sandbox.config import Config
+from ivy_kernel.local_sandbox.environment import Runner
 from ivy_kernel.local_sandbox.processes import ChatProcesses, FinishedProcess, NotStartedError
 from ivy_kernel.local_sandbox.results import Run
 from ivy_kernel.local_sandbox.workspace import ChatPaths
@@ -34,41 +35,6 @@ _CANNOT_EXECUTE = 126
 
 class ScriptTimeoutError(Exception):
     """The script's time was up, and it was killed."""
-
-
-class Runner:
-    """The way in which the processes of calls are run; this one is the usual, friendly way.
-
-    Daemons that a call starts survive it, until the sandbox ends. Hostile runners, which override
-    some of this, are in ``simulation.runners``.
-    """
-
-    kills_descendants = False
-    """All that a call started is killed when the call ends."""
-    one_call_at_a_time = False
-    """The calls of a chat wait for each other."""
-    code_as_argument = False
-    """Python code is handed over as ``python -c`` instead of in a file."""
-    has_runtime_directory = True
-    """A call finds the chat's ``XDG_RUNTIME_DIR``."""
-
-    def unavailable(self) -> str:
-        """The reason why it cannot be used on this machine; empty when it can."""
-        return ""
-
-    def command(self, argv: list[str], paths: ChatPaths, python: str) -> list[str]:
-        """The command that runs ``argv`` in this way.
-
-        Parameters
-        ----------
-        argv
-            The command to run.
-        paths
-            The chat's directories; it runs in ``paths.directory``.
-        python
-            The interpreter of the sandbox, which the command must be able to find.
-        """
-        return argv
 
 
 _USUAL_RUNNER = Runner()

@@ -42,12 +42,12 @@ from pathlib import Path
 from typing import Any
 
 from ivy_kernel.local_sandbox import search
-from ivy_kernel.local_sandbox.config import Config, RunGroup
+from ivy_kernel.local_sandbox.config import Config, ResultCase, ResultNesting, ResultShape, RunGroup
 from ivy_kernel.local_sandbox.environment import Clock
 from ivy_kernel.local_sandbox.errors import ApiError
 from ivy_kernel.local_sandbox.notebook import CellTimeoutError, KernelStartError, NotebookKernel
 from ivy_kernel.local_sandbox.processes import ChatProcesses, NotStartedError, ReaperLostError
-from ivy_kernel.local_sandbox.results import Run, shaped
+from ivy_kernel.local_sandbox.results import Run, nbformat, process
 from ivy_kernel.local_sandbox.script import (
     Language,
     ScriptTimeoutError,
@@ -378,3 +378,18 @@ async def run_tool(name: str, config: Config, box: Toolbox, body: Json) -> Json:
         raise ApiError(
             502, "the sandbox ended while the tool was running", "SANDBOX_ENDED"
         ) from None
+
+
+_USUAL_SHAPES: dict[str, Callable[[Run], Json]] = {"process": process, "nbformat": nbformat}
+
+
+def shaped(
+    run: Run, shape: ResultShape, case: ResultCase = "snake", nesting: ResultNesting = ""
+) -> Json:
+    """A run as the tool's answer, in the given shape, spelling and nesting."""
+    if shape in _USUAL_SHAPES and case == "snake" and not nesting:
+        return _USUAL_SHAPES[shape](run)
+    # Only now: a server whose settings ask for nothing unusual loads no simulation.
+    from ivy_kernel.local_sandbox.simulation import result_shapes
+
+    return result_shapes.shaped(run, shape, case, nesting)

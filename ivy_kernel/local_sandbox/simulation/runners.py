@@ -20,7 +20,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ivy_kernel.local_sandbox.script import Runner
+from ivy_kernel.local_sandbox.environment import Runner
 from ivy_kernel.local_sandbox.workspace import ChatPaths
 
 _NAMESPACE_FLAGS = {

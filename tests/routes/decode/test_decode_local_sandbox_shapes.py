@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from decode_strategies import PNG, TRACEBACK
 
-from ivy_kernel.local_sandbox.results import Run, shaped
+from ivy_kernel.local_sandbox.results import Run
 from ivy_kernel.local_sandbox.simulation.result_shapes import CASES, NESTINGS, SHAPES
+from ivy_kernel.local_sandbox.tools import shaped
 from ivy_kernel.routes.decode import DecodedResult, decode_result
 
 WITHOUT_PICTURES = ("process", "text", "error")
