@@ -88,7 +88,7 @@ def running_magic_kernel(
 def magic_variables(server: Any, chat_id: str, **more: str) -> dict[str, str]:
     """The environment that sends cells to a chat of a test server."""
     return {
-        "PYTHONPATH": str(TESTS.parent),
+        "PYTHONPATH": str(REPOSITORY),
         "IVY_API_URL": server.url,
         "IVY_API_KEY": server.token,
         "IVY_CHAT_ID": chat_id,
