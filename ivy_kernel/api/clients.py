@@ -51,18 +51,9 @@ class RecoupClient:
         )
 
 
-TOOL_CAP_SECONDS = 300.0
-SCRIPT_CAP_SECONDS = 120.0
-SCRIPT_TOOLS = frozenset({"sandbox_exec", "sandbox_python", "sandbox_rscript"})
 RETRY_SECONDS = 20.0
 ANSWER_MARGIN_SECONDS = 20.0
 """Beyond a tool's own budget: what the platform may take to notice and answer."""
-
-
-def budget_seconds(tool: str, wanted_seconds: float) -> float:
-    """The time budget that the platform grants a tool."""
-    cap = SCRIPT_CAP_SECONDS if tool in SCRIPT_TOOLS else TOOL_CAP_SECONDS
-    return min(wanted_seconds, cap)
 
 
 class IvyClient:
@@ -151,7 +142,7 @@ class IvyClient:
         parameters
             The tool's own parameters.
         timeout_seconds
-            Time budget; cut to the platform's caps (300 s, scripts 120 s).
+            Time budget, sent as it is: the platform's caps are the caller's business.
         retry
             Whether to repeat where that is safe; a caller with its own rhythm says no.
 
@@ -160,28 +151,13 @@ class IvyClient:
         NoAnswerError, AnswerError
             It may have run; the outcome is unknown.
         """
-        budget = budget_seconds(tool, timeout_seconds)
         answer = await self._call(
             operations.TOOL,
             path={"chatId": chat_id, "toolName": tool},
-            body={**parameters, "timeout": budget},
-            subject={"chat_id": chat_id, "tool": tool, "timeout_seconds": budget},
-            total_seconds=budget + ANSWER_MARGIN_SECONDS,
+            body={**parameters, "timeout": timeout_seconds},
+            subject={"chat_id": chat_id, "tool": tool, "timeout_seconds": timeout_seconds},
+            total_seconds=timeout_seconds + ANSWER_MARGIN_SECONDS,
             retry=retry,
-        )
-        return answer.body
-
-    async def execute_command(
-        self, chat_id: str, parameters: Mapping[str, Any], *, timeout_seconds: float
-    ) -> Any:
-        """Run a shell command. Source: ``POST /v1/sandbox/{chatId}/exec``."""
-        budget = min(timeout_seconds, SCRIPT_CAP_SECONDS)
-        answer = await self._call(
-            operations.EXEC,
-            path={"chatId": chat_id},
-            body={**parameters, "timeout": budget},
-            subject={"chat_id": chat_id, "tool": "exec", "timeout_seconds": budget},
-            total_seconds=budget + ANSWER_MARGIN_SECONDS,
         )
         return answer.body
 

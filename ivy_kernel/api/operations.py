@@ -129,12 +129,6 @@ TOOL = Operation(
         ),
     },
 )
-EXEC = Operation(
-    "POST",
-    "/v1/sandbox/{chatId}/exec",
-    "run a command in the sandbox of chat {chat_id!r}",
-    TOOL.meanings,
-)
 TERMINATE = Operation(
     "POST",
     "/v1/sandbox/{chatId}/terminate",

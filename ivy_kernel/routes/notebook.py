@@ -15,7 +15,7 @@ from ivy_kernel.errors import IvyError, SandboxLostError
 from ivy_kernel.models import Cell, Json, Message, Outcome, Sink
 from ivy_kernel.routes.base import RouteName
 from ivy_kernel.routes.one_call import PlainRoute, unanswered
-from ivy_kernel.routes.tools import SandboxTools, strings_in
+from ivy_kernel.routes.tools import NOTEBOOK_TOOL, PYTHON_TOOL, SandboxTools, strings_in
 
 MIME_TYPE = "application/vnd.ivy-kernel.page+json"
 
@@ -106,7 +106,7 @@ class NotebookRoute(PlainRoute):
     """Runs each cell through ``sandbox_notebook``; the platform caps a cell at 300 s."""
 
     name: RouteName = "notebook"
-    tool = "sandbox_notebook"
+    tool = NOTEBOOK_TOOL
     variables_persist = True
     notice = (
         "Cells run through the platform's notebook tool: output arrives when a cell has ended, a "
@@ -182,7 +182,7 @@ class NotebookRoute(PlainRoute):
         if probe is not None and probe.process_start:
             code = _INTERRUPT.format(pid=probe.process_id, start=probe.process_start)
             signal = asyncio.ensure_future(
-                self._tools.run("sandbox_python", code, SIGNAL_SECONDS, retry=False)
+                self._tools.run(PYTHON_TOOL, code, SIGNAL_SECONDS, retry=False)
             )
             # A refused signal is told by the cell's own end: "not confirmed".
             signal.add_done_callback(lambda task: task.cancelled() or task.exception())

@@ -10,13 +10,14 @@ import ast
 from ivy_kernel.models import Cell, Json, Outcome, Sink
 from ivy_kernel.routes.base import RouteName
 from ivy_kernel.routes.one_call import PlainRoute, unanswered
+from ivy_kernel.routes.tools import PYTHON_TOOL
 
 
 class ScriptRoute(PlainRoute):
     """Runs each cell through ``sandbox_python``; the platform caps scripts at 120 s."""
 
     name: RouteName = "script"
-    tool = "sandbox_python"
+    tool = PYTHON_TOOL
     variables_persist = False
     notice = (
         "This sandbox offers only scripts: each cell runs in a Python process of its own, so "

@@ -19,6 +19,7 @@ from ivy_kernel.api.clients import RETRY_SECONDS, recoup_credential
 from ivy_kernel.errors import SettingError
 from ivy_kernel.models import Sink
 from ivy_kernel.routes.agent import Event
+from ivy_kernel.routes.tools import TOOLS
 from ivy_kernel.session import local_server
 from ivy_kernel.session.lifecycle import Lifecycle
 from ivy_kernel.session.session import Session
@@ -262,13 +263,8 @@ def open_session(
 
 
 def code_fields(settings: Ivy) -> dict[str, str]:
-    """Tool → the field that carries its code or command."""
-    return {
-        "sandbox_python": settings.python_code_field,
-        "sandbox_notebook": settings.notebook_code_field,
-        "sandbox_rscript": settings.rscript_code_field,
-        "sandbox_exec": settings.exec_command_field,
-    }
+    """Tool → the field that carries its code, as the settings name it."""
+    return {tool.name: getattr(settings, tool.field_setting) for tool in TOOLS.values()}
 
 
 def identity(settings: Ivy) -> tuple[object, ...]:
@@ -277,7 +273,7 @@ def identity(settings: Ivy) -> tuple[object, ...]:
         *("api_url", "chat_id", "campaign_id", "session_id", "route", "auto_create"),
         *("cell_timeout_seconds", "start_timeout_seconds", "connect_timeout_seconds"),
         *("ca_bundle", "response_limit_bytes"),
-        *("python_code_field", "notebook_code_field", "rscript_code_field", "exec_command_field"),
+        *(tool.field_setting for tool in TOOLS.values()),
     )
     return (settings.is_local, *(getattr(settings, name) for name in names))
 

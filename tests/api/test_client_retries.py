@@ -33,7 +33,7 @@ from ivy_kernel.errors import (
 )
 
 GOOD = json_answer({"good": True, "files": []})
-CHANGING = ("create", "tool", "exec", "terminate")
+CHANGING = ("create", "tool", "terminate")
 
 FAULTS: dict[str, Action] = {
     **{str(status): json_answer({}, status) for status in (302, 400, 401, 403, 404, 418)},
@@ -72,7 +72,7 @@ async def test_a_call_that_may_have_run_is_sent_exactly_once(
     assert len(server.requests) == 1
 
 
-@pytest.mark.parametrize("operation", ["tool", "exec", "terminate"])
+@pytest.mark.parametrize("operation", ["tool", "terminate"])
 async def test_a_503_is_not_repeated_where_the_user_should_see_the_start(operation: str) -> None:
     """The caller waits for the sandbox; the client tells at once."""
     expected = DOCUMENTED[operation].get(503, UnexpectedStatusError)
