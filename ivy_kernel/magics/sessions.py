@@ -7,7 +7,7 @@ import secrets
 from dataclasses import dataclass
 
 from ivy_kernel.models import Message, Sink
-from ivy_kernel.routes.agent import AgentLost, Event, KernelDied
+from ivy_kernel.routes.events import AgentLost, Event, KernelDied
 from ivy_kernel.session.describe import event_sentence
 from ivy_kernel.session.kernel_registry import UseNote
 from ivy_kernel.session.open import LiveSettings, identity, open_session

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ivy_kernel.api.operations import one_line
 from ivy_kernel.models import Json
-from ivy_kernel.routes.agent import Event, OutputDropped, ReachableAgain, Unreachable
+from ivy_kernel.routes.events import Event, OutputDropped, ReachableAgain, Unreachable
 from ivy_kernel.session.lifecycle import Lifecycle
 from ivy_kernel.settings.settings import Ivy, is_secret, setting_names
 from ivy_kernel.status import Deadline, SandboxStatus
@@ -59,8 +59,8 @@ def status_lines(lifecycle: Lifecycle, status: SandboxStatus, now: float) -> lis
 
 def route_lines(facts: Json) -> list[str]:
     """How cells reach the sandbox, from `Session.describe`, a line each; ``doctor`` tells more."""
-    rung = f", {facts['rung']}" if facts.get("rung") else ""
-    lines = [f"route: {facts.get('route', 'none yet')}{rung}"]
+    launched = f", {facts['launch_method']}" if facts.get("launch_method") else ""
+    lines = [f"route: {facts.get('route', 'none yet')}{launched}"]
     where = [
         f"Python {facts['python_version']}" if facts.get("python_version") else "",
         f"Python {facts['python']}" if facts.get("python") else "",

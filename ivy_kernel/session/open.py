@@ -18,7 +18,7 @@ from ivy_kernel.api.auth import Credential
 from ivy_kernel.api.clients import RETRY_SECONDS, recoup_credential
 from ivy_kernel.errors import SettingError
 from ivy_kernel.models import Sink
-from ivy_kernel.routes.agent import Event
+from ivy_kernel.routes.events import Event
 from ivy_kernel.routes.tools import TOOLS
 from ivy_kernel.session import local_server
 from ivy_kernel.session.lifecycle import Lifecycle

@@ -15,7 +15,7 @@ from fault_proxy import FaultProxy, Faults
 from sandbox_server import RunningSandbox, running_sandbox
 
 from ivy_kernel.errors import NetworkError
-from ivy_kernel.routes.agent import ReachableAgain, Unreachable
+from ivy_kernel.routes.events import ReachableAgain, Unreachable
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -228,7 +228,7 @@ async def test_a_cell_longer_than_the_cap_goes_on_and_can_be_stopped() -> None:
             )
             await until(lambda: running.text.count("\n") >= 25, "five seconds of progress", 40)
             assert running.text.startswith("0\n1\n2\n3\n")
-            await far.route.interrupt(running.message_id)
+            await far.route.interrupt_request(running.message_id)
             ran = await asyncio.wait_for(running.end(), 20)
             assert ran.fate == "interrupted"
 
@@ -277,7 +277,7 @@ async def test_giving_up_calls_the_outcome_unknown(far: Far, network: FaultProxy
     )
     await until(lambda: running.text, "first output")
     network.is_out = True
-    said = await far.route.interrupt(running.message_id, deadline_seconds=0.3)
+    said = await far.route.interrupt_request(running.message_id, deadline_seconds=0.3)
     assert said == "unreachable"
     far.route.give_up(running.message_id)
     ran = await running.end()

@@ -12,7 +12,7 @@ from far_side import Far, is_alive, kill, route_to, until, waits_for
 from sandbox_server import RunningSandbox, running_sandbox
 
 from ivy_kernel.errors import SandboxLostError
-from ivy_kernel.routes.agent import AgentLost, KernelDied, KernelReady, OutputDropped
+from ivy_kernel.routes.events import AgentLost, KernelDied, KernelReady, OutputDropped
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +137,7 @@ async def test_restart_needs_no_complaint_after_a_death(sandbox: RunningSandbox)
     async with route_to(sandbox, kernel="shell") as far:
         _, pid = await pids(far)
         await kill(pid)
-        await far.route.restart()
+        await far.route.restart_kernel()
         assert (await far.run("'x' in globals()")).result == "False"
 
 
@@ -154,7 +154,7 @@ async def test_output_nobody_fetched_is_dropped_and_counted(
             f"x = 'end'\nopen({str(tmp_path / 'done')!r}, 'w').close()"
         )
         await until(lambda: running.text, "first output")
-        await first.route.detach()
+        await first.route.close(keep=True)
         async with route_to(sandbox, "full", **options) as second:
             await running.end()
             (tmp_path / "alone").touch()
@@ -205,6 +205,6 @@ async def test_a_shutdown_ends_kernel_and_agent_and_removes_the_directory(
         directory = Path(far.route.describe()["directory"])
         assert directory.is_dir()
         assert directory.stat().st_mode & 0o077 == 0
-        await far.route.shutdown()
+        await far.route.close(keep=False)
         await until(lambda: not is_alive(agent) and not is_alive(kernel), "the end")
         assert not directory.exists()
