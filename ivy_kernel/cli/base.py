@@ -12,7 +12,7 @@ from traitlets import Bool
 
 from ivy_kernel._version import __version__
 from ivy_kernel.errors import IvyError, SettingError, UsageError
-from ivy_kernel.session.open import LiveSettings
+from ivy_kernel.settings.live import LiveSettings
 from ivy_kernel.settings.settings import Ivy
 
 KERNEL_NAME = "ivy-sandbox"

@@ -11,8 +11,9 @@ from traitlets import Bool
 
 from ivy_kernel.cli.base import EXIT_FAILED, JSON_FLAG, KERNEL_NAME, IvyCommandApp, print_line
 from ivy_kernel.errors import IvyError, SettingError
-from ivy_kernel.session.open import LiveSettings, open_session
+from ivy_kernel.session.open import open_session
 from ivy_kernel.session.session import Session
+from ivy_kernel.settings.live import LiveSettings
 from ivy_kernel.settings.settings import Ivy, is_secret, setting_names
 from ivy_kernel.status import SandboxStatus
 

@@ -4,34 +4,23 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 from jupyter_core.paths import jupyter_data_dir
-from traitlets.config import Config
 
 from ivy_kernel.api import Connection, IvyClient, RecoupClient
 from ivy_kernel.api.auth import Credential
 from ivy_kernel.api.clients import RETRY_SECONDS, recoup_credential
-from ivy_kernel.errors import SettingError
 from ivy_kernel.models import Sink
 from ivy_kernel.routes.events import Event
 from ivy_kernel.routes.tools import TOOLS
 from ivy_kernel.session import local_server
 from ivy_kernel.session.lifecycle import Lifecycle
 from ivy_kernel.session.session import Session
-from ivy_kernel.settings.files import config_file_names
-from ivy_kernel.settings.settings import (
-    LOCAL_CHAT_ID,
-    Ivy,
-    environment_name,
-    load_settings,
-    missing_sentence,
-    setting_names,
-)
+from ivy_kernel.settings.live import LiveSettings
+from ivy_kernel.settings.settings import LOCAL_CHAT_ID, Ivy, missing_sentence
 
 
 def session_ids_file() -> Path:
@@ -76,110 +65,6 @@ def _read(path: Path) -> dict[str, str]:
 
 LOCAL_RETRY_SECONDS = 0.5
 """A local sandbox that refuses a connection has ended, and comes back only when it is started."""
-
-
-class LiveSettings:
-    """Settings that follow config files and environment, so that a new key needs no restart.
-
-    Parameters
-    ----------
-    arguments, flags
-        As in `load_settings`.
-    """
-
-    def __init__(
-        self, *, arguments: Mapping[str, Any] | None = None, flags: Config | None = None
-    ) -> None:
-        self._arguments = dict(arguments or {})
-        self._own_arguments = dict(self._arguments)
-        self._flags = flags
-        self._settings: Ivy | None = None
-        self._seen: tuple[list[_Seen], int] = ([], 0)
-
-    def current(self) -> Ivy:
-        """The settings of the moment.
-
-        Raises
-        ------
-        SettingError
-            When one cannot be used.
-        """
-        seen = (_fingerprint(), _environment())
-        if self._settings is None or seen != self._seen:
-            self._settings = None
-            self._settings = load_settings(arguments=self._arguments, flags=self._flags)
-            self._seen = seen
-        return self._settings
-
-    def reload(self) -> Ivy:
-        """Read all settings again, whether or not a change can be seen from outside."""
-        self._settings = None
-        return self.current()
-
-    def attach(
-        self, chat_id: str, *, campaign_id: str | None = None, session_id: str | None = None
-    ) -> Callable[[], None]:
-        """Mean another chat from now on, whatever the files and the environment say.
-
-        Parameters
-        ----------
-        chat_id
-            The chat; the one that the settings name leads back to them.
-        campaign_id
-            Its campaign; ``None``: as the settings say.
-        session_id
-            Session id for a new sandbox; ``None``: as the settings say for their own chat, a
-            generated one for any other.
-
-        Returns
-        -------
-        Callable[[], None]
-            Takes it back.
-
-        Raises
-        ------
-        SettingError
-            When an id cannot be used; nothing has changed then.
-        """
-        before = self._arguments
-
-        def undo() -> None:
-            self._arguments, self._settings = before, None
-
-        self._arguments, self._settings = dict(self._own_arguments), None
-        try:
-            if chat_id != (self.current().chat_id or LOCAL_CHAT_ID):
-                # These two belong to the settings' own chat.
-                self._arguments |= {"chat_id": chat_id, "session_id": "", "recoup_session_id": ""}
-            given = {"campaign_id": campaign_id, "session_id": session_id}
-            self._arguments |= {name: value for name, value in given.items() if value is not None}
-            self.reload()
-        except SettingError:
-            undo()
-            raise
-        return undo
-
-
-def _environment() -> int:
-    """Changes when a variable of ours does; a hash, so that no key is kept."""
-    return hash(tuple(os.environ.get(name) for name in _VARIABLES))
-
-
-_VARIABLES = tuple(environment_name(name) for name in setting_names())
-
-_Seen = tuple[Path, int, int, int]
-"""A file, and what changes when it is edited or replaced: time in ns, size, inode."""
-
-
-def _fingerprint() -> list[_Seen]:
-    seen = []
-    for path in config_file_names():
-        try:
-            status = os.stat(path)  # noqa: PTH116 - each cell looks several times
-        except OSError:
-            continue
-        seen.append((path, status.st_mtime_ns, status.st_size, status.st_ino))
-    return seen
 
 
 def open_lifecycle(
