@@ -20,10 +20,12 @@ from ivy_kernel.errors import (
     NotSentError,
     RateLimitedError,
 )
-from ivy_kernel.status.clock import monotonic_seconds
+from ivy_kernel.status import monotonic_seconds
+from ivy_kernel.status.backoff import Backoff
 
-FIRST_WAIT_SECONDS = 0.25
-LONGEST_WAIT_SECONDS = 5.0
+BACKOFF = Backoff(first_seconds=0.25, longest_seconds=5.0)
+_SPREAD = 0.1
+"""Part of the backoff that is added to what the server asked for: it told many the same."""
 
 
 def may_repeat(error: IvyError, *, idempotent: bool) -> bool:
@@ -39,10 +41,10 @@ def may_repeat(error: IvyError, *, idempotent: bool) -> bool:
     return isinstance(error, NetworkError)
 
 
-def wait_seconds(attempt: int, error: IvyError, random_unit: float) -> float:
-    """How long to wait before attempt number ``attempt`` (the first repetition is 1).
+def pause_seconds(attempt: int, error: IvyError, random_unit: float) -> float:
+    """Returns how long to pause before attempt number ``attempt`` (the first repetition is 1).
 
-    Exponential with full upper-half jitter; never less than the platform asked for.
+    Never less than the platform asked for.
 
     Parameters
     ----------
@@ -53,10 +55,9 @@ def wait_seconds(attempt: int, error: IvyError, random_unit: float) -> float:
     random_unit
         A random number in [0, 1).
     """
-    backoff = min(FIRST_WAIT_SECONDS * 2.0 ** (attempt - 1), LONGEST_WAIT_SECONDS)
-    jittered = backoff * (0.5 + 0.5 * random_unit)
-    asked = error.retry_after_seconds if isinstance(error, ApiError) else None
-    return jittered if asked is None else max(jittered, asked + jittered * 0.1)
+    pause = BACKOFF.pause_seconds(attempt, random_unit)
+    asked = BACKOFF.asked_seconds(error)
+    return pause if asked is None else max(pause, asked + pause * _SPREAD)
 
 
 async def with_retries(
@@ -94,7 +95,7 @@ async def with_retries(
             repeatable = may_repeat(error, idempotent=idempotent) or (
                 also is not None and isinstance(error, also)
             )
-            pause = wait_seconds(attempt, error, random.random())  # noqa: S311 - jitter only
+            pause = pause_seconds(attempt, error, random.random())  # noqa: S311 - jitter only
             if not repeatable or monotonic_seconds() - start + pause > deadline_seconds:
                 raise
         await asyncio.sleep(pause)

@@ -15,7 +15,7 @@ from ivy_kernel.agent import PROTOCOL_VERSION
 from ivy_kernel.errors import AnswerError
 from ivy_kernel.models import Json
 from ivy_kernel.routes.agent.failures import (
-    Backoff,
+    FailureStreak,
     TakenOverError,
     UnknownAgentError,
     is_final,
@@ -327,7 +327,7 @@ class AgentCalls:
         It is not asked again once ``is_moot`` says that nobody needs it any more.
         """
         loop = asyncio.get_running_loop()
-        backoff = Backoff()
+        streak = FailureStreak()
         deadline = loop.time() + deadline_seconds
         while not (self._is_closed or is_moot()):
             try:
@@ -338,8 +338,8 @@ class AgentCalls:
             except (UnknownAgentError, TakenOverError):
                 return None
             except Exception as error:
-                pause_seconds = backoff.failed(error)
-                times = backoff.same_failures
+                pause_seconds = streak.failed(error)
+                times = streak.same_failures
                 self._owner.on_failed_call()
                 is_gone = isinstance(error, NoAgentError) and times > 1
                 if is_gone or is_final(error, times):
