@@ -352,14 +352,12 @@ def add_item(item: object, parts: Parts) -> dict[str, Any] | None:
         return {}
     fields = Fields(item)
     if output_type_of(fields) is not None:
-        parts.families.add("nbformat")
         return add_output(fields, parts)
     if _is_content_part(fields):
         return _add_content_part(fields, parts)
     if is_typed(fields):
         return add_typed(fields, parts)
     if is_picture(fields):
-        parts.families.add("artifacts")
         parts.shown.extend(pictures_of(fields))
         return fields.left()
     return None
@@ -385,7 +383,6 @@ def _add_content_part(fields: Fields, parts: Parts) -> dict[str, Any]:
         if text:
             parts.shown.append(stream(tag, text))
         return fields.left()
-    parts.families.add("content")
     if tag in _TEXT_TYPES:
         parts.say(text_of(fields.take("text")) or "")
         return fields.left()
@@ -419,7 +416,6 @@ def is_typed(fields: Fields) -> bool:
 
 def add_typed(fields: Fields, parts: Parts) -> dict[str, Any]:
     """Add a typed result; returns the fields that are not known."""
-    parts.families.add("typed")
     is_main = isinstance(fields.peek("is_main_result"), bool) and fields.take("is_main_result")
     metadata = take_metadata(fields)
     data = _typed_bundle(fields)

@@ -12,9 +12,6 @@ from ivy_kernel.routes.decode.values import is_empty, json_text, put
 Output = dict[str, Any]
 """One nbformat v4 output."""
 
-FAMILIES = ("nbformat", "typed", "content", "process", "artifacts", "text", "error")
-"""The result families, the one that names a combined answer first."""
-
 
 @dataclass(slots=True)
 class Parts:
@@ -37,8 +34,6 @@ class Parts:
         Sentences of ours about the answer.
     others
         Fields that no family knows, by their path.
-    families
-        The families recognised.
     displays
         The displays that updates may name, by their ids.
     exit_code
@@ -47,10 +42,6 @@ class Parts:
         What flags and status words say; an answer may hold several that differ.
     execution_count
         The count that stands beside the outputs, not in one of them.
-    has_flag
-        Whether any flag or status word was there at all.
-    has_unknown_shape
-        Whether the answer is shown as JSON because nothing else in it is known.
     """
 
     stdout: list[str] = field(default_factory=list)
@@ -61,20 +52,12 @@ class Parts:
     failures: list[Failure] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     others: dict[str, Any] = field(default_factory=dict)
-    families: set[str] = field(default_factory=set)
     displays: dict[str, Output] = field(default_factory=dict)
     exit_code: int | None = None
     has_failed: bool = False
     has_succeeded: bool = False
     timed_out: bool = False
     execution_count: int | None = None
-    has_flag: bool = False
-    has_unknown_shape: bool = False
-
-    def family(self) -> str:
-        """The name of the family that the answer belongs to first."""
-        default = "text" if self.has_flag and not self.has_unknown_shape else "unknown"
-        return next((name for name in FAMILIES if name in self.families), default)
 
     def has_content(self) -> bool:
         """Whether anything that a user would look at has been found."""

@@ -38,20 +38,10 @@ class DecodedResult:
         nbformat v4 outputs, in the order in which they are to be shown.
     error
         ``ename``, ``evalue`` and ``traceback`` when the cell failed: the last error output.
-    timed_out
-        Whether the answer says that a time limit ended the code.
-    execution_count
-        The execution count as the remote side gives it; ``None`` when it gives none.
-    family
-        The result family that was recognised first, in the order of ``parts.FAMILIES``;
-        ``"unknown"`` when none was.
     """
 
     outputs: list[Output]
     error: dict[str, Any] | None = None
-    timed_out: bool = False
-    execution_count: int | None = None
-    family: str = "unknown"
 
 
 def decode_result(result: object, *, execution_count: int | None = None) -> DecodedResult:
@@ -85,16 +75,12 @@ def decode_result(result: object, *, execution_count: int | None = None) -> Deco
     return DecodedResult(
         outputs=outputs,
         error=error and {name: error[name] for name in ("ename", "evalue", "traceback")},
-        timed_out=parts.timed_out,
-        execution_count=parts.execution_count,
-        family=parts.family(),
     )
 
 
 def _unknown(value: Any, found: Parts) -> Parts:
     """The parts that show a value of unknown shape in full; how it went is kept."""
     parts = Parts(
-        has_unknown_shape=True,
         exit_code=found.exit_code,
         has_failed=found.has_failed,
         has_succeeded=found.has_succeeded,

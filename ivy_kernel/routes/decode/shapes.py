@@ -76,8 +76,6 @@ def add_answer(value: Any, parts: Parts, path: str = "", depth: int = 0) -> bool
     if is_item(value):
         left = add_item(value, parts)
         if left is not None:
-            if not parts.families:
-                parts.families.add("typed")
             _keep(left, parts, path, depth)
             return True
     if not is_known(value):
@@ -90,7 +88,6 @@ def _add_text(text: str, parts: Parts, path: str, depth: int) -> bool:
     answer = answer_in_text(text, depth) if depth <= DESCENT_LIMIT else None
     if answer is not None and add_answer(answer, parts, path, depth + 1):
         return True
-    parts.families.add("text")
     if is_picture_uri(text):
         parts.shown.append(picture_of_text(text))
     else:
@@ -137,15 +134,10 @@ def _add_object(fields: Fields, parts: Parts, path: str, depth: int) -> None:
         items = fields.peek(name)
         if isinstance(items, list):
             fields.drop(name)
-            family = {"outputs": "nbformat", "results": "typed", "content": "content"}[name]
-            parts.families.add(family)
             _add_elements(items, parts, _join(path, name), depth)
     _take_pictures(fields, parts, path)
     _take_values(fields, parts, path, depth, has_streams=has_streams)
-    failures = take_failures(fields, is_bad=is_bad)
-    if failures:
-        parts.families.add("error")
-        parts.failures += failures
+    parts.failures += take_failures(fields, is_bad=is_bad)
     message = fields.peek("message")
     if isinstance(message, str) and _TRIVIAL_MESSAGE.fullmatch(message):
         fields.drop("message")
@@ -170,7 +162,6 @@ def _take_cells(fields: Fields, parts: Parts, path: str, depth: int) -> None:
     if not isinstance(cells, list) or not all(isinstance(cell, dict) for cell in cells):
         return
     fields.drop("cells", *_NOTEBOOK_NAMES)
-    parts.families.add("nbformat")
     for number, source in enumerate(cells):
         cell = Fields(source)
         cell.drop(*_CELL_NAMES, "source", "code", "input")
@@ -190,7 +181,6 @@ def _take_pictures(fields: Fields, parts: Parts, path: str) -> None:
         else:
             continue
         fields.drop(name)
-        parts.families.add("artifacts")
         for number, (title, picture) in enumerate(named):
             _add_picture(picture, title, parts, f"{_join(path, name)}[{number}]")
 
@@ -255,7 +245,6 @@ def _is_said(value: Any, parts: Parts) -> bool:
 
 def _add_value(value: Any, parts: Parts, *, has_streams: bool) -> None:
     """Add the value of the cell's last expression."""
-    parts.families.add("text")
     if isinstance(value, str) and is_picture_uri(value):
         parts.shown.append(picture_of_text(value))
     elif isinstance(value, str) and not has_streams:

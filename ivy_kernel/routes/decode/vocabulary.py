@@ -178,14 +178,12 @@ def take_streams(fields: Fields, parts: Parts) -> None:
             text = lines_text_of(fields.peek(spelling))
             if text is not None:
                 fields.drop(spelling)
-                parts.families.add("process")
                 _add_stream_text(name, text, parts)
     logs = fields.peek("logs")
     if isinstance(logs, dict):
         _take_log_streams(fields, logs, parts)
     elif isinstance(logs, list) and logs and all(isinstance(item, dict) for item in logs):
         fields.drop("logs")
-        parts.families.add("typed")
         for item in logs:
             _add_log_entry(item, parts)
 
@@ -197,7 +195,6 @@ def _add_stream_text(name: str, text: str, parts: Parts) -> None:
 
 def _take_log_streams(fields: Fields, logs: dict[str, Any], parts: Parts) -> None:
     fields.drop("logs")
-    parts.families.add("typed")
     entries = Fields(logs)
     for name in ("stdout", "stderr"):
         text = text_of(entries.peek(name))  # pieces as they were written, not lines
@@ -249,12 +246,11 @@ def take_flags(fields: Fields, parts: Parts, *, has_streams: bool) -> bool:
     count = take_count(fields)
     if count is not None:
         parts.execution_count = count
-    is_bad = has_flag = False
+    is_bad = False
     for name in ("success", "ok", "succeeded", "is_error", "failed"):
         flag = fields.peek(name)
         if isinstance(flag, bool):
             fields.drop(name)
-            has_flag = True
             is_good = flag is not (name in ("is_error", "failed"))
             is_bad = is_bad or not is_good
             parts.has_succeeded = parts.has_succeeded or is_good
@@ -264,7 +260,6 @@ def take_flags(fields: Fields, parts: Parts, *, has_streams: bool) -> bool:
     for name in _CUT_NAMES:
         if isinstance(fields.peek(name), bool) and fields.take(name):
             parts.notes.append("The platform cut this output short.")
-    parts.has_flag = parts.has_flag or has_flag
     is_bad = _take_state(fields, parts) or is_bad
     parts.has_failed = parts.has_failed or is_bad
     names = (*EXIT_NAMES, "code", "status") if has_streams else EXIT_NAMES
@@ -272,7 +267,6 @@ def take_flags(fields: Fields, parts: Parts, *, has_streams: bool) -> bool:
         exit_code = _integer(fields.peek(name))
         if exit_code is not None:
             fields.drop(name)
-            parts.families.add("process")
             parts.exit_code = exit_code if parts.exit_code in (None, 0) else parts.exit_code
     return is_bad or parts.exit_code not in (None, 0) or parts.timed_out
 
@@ -283,7 +277,6 @@ def _take_state(fields: Fields, parts: Parts) -> bool:
     if word is None:
         return False
     fields.take("status", "state")
-    parts.has_flag = True
     parts.has_succeeded = parts.has_succeeded or word in GOOD_STATES
     parts.timed_out = parts.timed_out or word in TIMEOUT_STATES
     return word in BAD_STATES
