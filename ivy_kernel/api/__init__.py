@@ -14,6 +14,6 @@ module         what it does
 """
 
 from ivy_kernel.api.clients import IvyClient, RecoupClient
-from ivy_kernel.api.connection import Answer, Connection
+from ivy_kernel.api.connection import ApiResponse, Connection
 
-__all__ = ["Answer", "Connection", "IvyClient", "RecoupClient"]
+__all__ = ["ApiResponse", "Connection", "IvyClient", "RecoupClient"]

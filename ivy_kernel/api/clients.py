@@ -7,7 +7,7 @@ from typing import Any
 
 from ivy_kernel.api import operations
 from ivy_kernel.api.auth import Credential
-from ivy_kernel.api.connection import Answer, Connection
+from ivy_kernel.api.connection import ApiResponse, Connection
 from ivy_kernel.api.retry import with_retries
 from ivy_kernel.errors import AnswerError, NotReadyError
 
@@ -38,7 +38,7 @@ class RecoupClient:
         """Close all connections."""
         await self._connection.aclose()
 
-    async def status(self, session_id: str) -> Answer:
+    async def status(self, session_id: str) -> ApiResponse:
         """Read the state of the session's sandbox, once: the poller has its own rhythm.
 
         Source: ``GET /api/sandbox/status``.
@@ -89,7 +89,7 @@ class IvyClient:
         """Close all connections."""
         await self._connection.aclose()
 
-    async def create(self, *, session_id: str, chat_id: str, campaign_id: str) -> Answer:
+    async def create(self, *, session_id: str, chat_id: str, campaign_id: str) -> ApiResponse:
         """Start the chat's sandbox, or join a start that is under way.
 
         Repeated only when it was not sent, or on 429 and 503, which the platform documents as
@@ -102,7 +102,7 @@ class IvyClient:
             also=NotReadyError,
         )
 
-    async def status(self, chat_id: str, *, retry: bool = True) -> Answer:
+    async def status(self, chat_id: str, *, retry: bool = True) -> ApiResponse:
         """Read the sandbox's state. Source: ``GET /v1/sandbox/{chatId}/status``.
 
         Parameters
@@ -161,7 +161,7 @@ class IvyClient:
         )
         return answer.body
 
-    async def terminate(self, chat_id: str) -> Answer:
+    async def terminate(self, chat_id: str) -> ApiResponse:
         """Shut the chat's sandbox down. Source: ``POST /v1/sandbox/{chatId}/terminate``."""
         return await self._call(
             operations.TERMINATE, path={"chatId": chat_id}, body={}, subject={"chat_id": chat_id}
@@ -198,7 +198,7 @@ class IvyClient:
         idempotent: bool = False,
         retry: bool = True,
         also: type[NotReadyError] | None = None,
-    ) -> Answer:
+    ) -> ApiResponse:
         return await with_retries(
             lambda: self._connection.send(
                 operation,

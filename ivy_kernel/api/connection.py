@@ -20,7 +20,7 @@ import httpx
 
 from ivy_kernel._version import __version__
 from ivy_kernel.api.auth import Credential, KeyAuth
-from ivy_kernel.api.operations import Operation, decode_json, encode_json, error_from_answer, fill
+from ivy_kernel.api.operations import Operation, decode_json, encode_json, error_from_response, fill
 from ivy_kernel.errors import (
     AnswerError,
     IvyError,
@@ -52,7 +52,7 @@ class UntrustedServerError(NotSentError):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ApiResponse:
     """A successful answer.
 
     Parameters
@@ -190,7 +190,7 @@ class Connection:
         query: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
         subject: Mapping[str, Any] | None = None,
-    ) -> Answer:
+    ) -> ApiResponse:
         """Send one request, once, and return its answer.
 
         Parameters
@@ -227,7 +227,7 @@ class Connection:
         failure: IvyError
         try:
             return await asyncio.wait_for(
-                self._exchange(client, request, operation, purpose, subject or {}), limit_seconds
+                self._send_once(client, request, operation, purpose, subject or {}), limit_seconds
             )
         except asyncio.TimeoutError:
             failure = NoAnswerError(
@@ -242,14 +242,14 @@ class Connection:
         failure.__context__ = None
         raise failure.with_traceback(None)
 
-    async def _exchange(
+    async def _send_once(
         self,
         client: httpx.AsyncClient,
         request: httpx.Request,
         operation: Operation,
         purpose: str,
         subject: Mapping[str, Any],
-    ) -> Answer:
+    ) -> ApiResponse:
         sent = monotonic_seconds()
         response, raw = await self._received(client, request, purpose)
         received = monotonic_seconds()
@@ -259,7 +259,7 @@ class Connection:
                 "key_variable": self._credential.variable,
                 **subject,
             }
-            raise error_from_answer(
+            raise error_from_response(
                 operation,
                 response.status_code,
                 response.headers,
@@ -267,7 +267,7 @@ class Connection:
                 names,
                 masked=self._credential.masked,
             )
-        return Answer(
+        return ApiResponse(
             status_code=response.status_code,
             body=decode_json(raw, operation) if raw.strip() or not operation.empty_ok else {},
             sent_monotonic=sent,

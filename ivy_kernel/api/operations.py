@@ -229,7 +229,7 @@ def describe_body(body: bytes) -> str:
     return f"{len(body)} bytes of something else"
 
 
-def error_from_answer(
+def error_from_response(
     operation: Operation,
     status_code: int,
     headers: Mapping[str, str],

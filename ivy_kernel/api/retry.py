@@ -10,7 +10,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
-from ivy_kernel.api.connection import Answer, UntrustedServerError
+from ivy_kernel.api.connection import ApiResponse, UntrustedServerError
 from ivy_kernel.errors import (
     ApiError,
     CreationFailedError,
@@ -61,12 +61,12 @@ def pause_seconds(attempt: int, error: IvyError, random_unit: float) -> float:
 
 
 async def with_retries(
-    call: Callable[[], Awaitable[Answer]],
+    call: Callable[[], Awaitable[ApiResponse]],
     *,
     idempotent: bool,
     deadline_seconds: float,
     also: type[CreationFailedError | NotReadyError] | None = None,
-) -> Answer:
+) -> ApiResponse:
     """Call until it succeeds, may not be repeated, or the deadline would be passed.
 
     Parameters

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from ivy_kernel.api import Answer, IvyClient, RecoupClient
+from ivy_kernel.api import ApiResponse, IvyClient, RecoupClient
 from ivy_kernel.errors import (
     ApiError,
     CredentialsError,
@@ -318,5 +318,5 @@ def _no_sandbox() -> SandboxStatus:
     )
 
 
-def _exchange(answer: Answer) -> Exchange:
+def _exchange(answer: ApiResponse) -> Exchange:
     return Exchange(answer.sent_monotonic, answer.received_monotonic, answer.server_date)

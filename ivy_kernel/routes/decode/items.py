@@ -18,7 +18,7 @@ from ivy_kernel.routes.decode.bundles import (
 )
 from ivy_kernel.routes.decode.parts import (
     Output,
-    Parts,
+    ResultParts,
     display,
     execute_result,
     stream,
@@ -54,7 +54,7 @@ def output_type_of(fields: Fields) -> str | None:
     return kind if isinstance(kind, str) and kind in OUTPUT_TYPES else None
 
 
-def add_output(fields: Fields, parts: Parts) -> dict[str, Any]:
+def add_output(fields: Fields, parts: ResultParts) -> dict[str, Any]:
     """Add an output or message.
 
     Parameters
@@ -83,7 +83,7 @@ def add_output(fields: Fields, parts: Parts) -> dict[str, Any]:
     return merged(fields.left(), inner.left())
 
 
-def _add_content(kind: str | None, fields: Fields, parts: Parts) -> None:
+def _add_content(kind: str | None, fields: Fields, parts: ResultParts) -> None:
     if kind == "stream":
         _add_stream(fields, parts)
     elif kind in ("error", "pyerr"):
@@ -97,7 +97,7 @@ def _add_content(kind: str | None, fields: Fields, parts: Parts) -> None:
         _add_display(kind, fields, parts)
 
 
-def _add_stream(fields: Fields, parts: Parts) -> None:
+def _add_stream(fields: Fields, parts: ResultParts) -> None:
     text = text_of(fields.peek("text", "data"))
     if text is None:
         return
@@ -117,7 +117,7 @@ def _text_or_json(value: object) -> str:
     return json_text(value) if text is None else text
 
 
-def _add_display(kind: str | None, fields: Fields, parts: Parts) -> None:
+def _add_display(kind: str | None, fields: Fields, parts: ResultParts) -> None:
     data = fields.take("data")
     metadata = take_metadata(fields)
     if data is None:
@@ -329,7 +329,7 @@ def is_item(value: object) -> bool:
     return output_type_of(fields) is not None or is_bundle(value) or _is_content_part(fields)
 
 
-def add_item(item: object, parts: Parts) -> dict[str, Any] | None:
+def add_item(item: object, parts: ResultParts) -> dict[str, Any] | None:
     """Add what one item shows.
 
     Parameters
@@ -376,7 +376,7 @@ def _is_content_part(fields: Fields) -> bool:
     return tag in PICTURE_TYPES and fields.peek("source", "url", *DATA_NAMES, tag) is not None
 
 
-def _add_content_part(fields: Fields, parts: Parts) -> dict[str, Any]:
+def _add_content_part(fields: Fields, parts: ResultParts) -> dict[str, Any]:
     tag = fields.take("type")
     if tag in _STREAM_TYPES:
         text = lines_text_of(fields.take("text", "data", "content"))
@@ -414,7 +414,7 @@ def is_typed(fields: Fields) -> bool:
     )
 
 
-def add_typed(fields: Fields, parts: Parts) -> dict[str, Any]:
+def add_typed(fields: Fields, parts: ResultParts) -> dict[str, Any]:
     """Add a typed result; returns the fields that are not known."""
     is_main = isinstance(fields.peek("is_main_result"), bool) and fields.take("is_main_result")
     metadata = take_metadata(fields)

@@ -14,7 +14,7 @@ Output = dict[str, Any]
 
 
 @dataclass(slots=True)
-class Parts:
+class ResultParts:
     """What has been found in a tool's answer so far.
 
     Parameters

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from ivy_kernel.routes.decode.parts import Output, Parts, display, stream
+from ivy_kernel.routes.decode.parts import Output, ResultParts, display, stream
 from ivy_kernel.routes.decode.shapes import add_answer
 from ivy_kernel.routes.decode.tracebacks import (
     EXIT_ERROR,
@@ -62,7 +62,7 @@ def decode_result(result: object, *, execution_count: int | None = None) -> Deco
         The number for results to which the answer itself gives none.
     """
     value = clean_value(result)
-    parts = Parts()
+    parts = ResultParts()
     is_known = add_answer(value, parts)
     if not is_known or (not parts.has_content() and parts.others):
         parts = _unknown(value, parts)
@@ -78,9 +78,9 @@ def decode_result(result: object, *, execution_count: int | None = None) -> Deco
     )
 
 
-def _unknown(value: Any, found: Parts) -> Parts:
+def _unknown(value: Any, found: ResultParts) -> ResultParts:
     """The parts that show a value of unknown shape in full; how it went is kept."""
-    parts = Parts(
+    parts = ResultParts(
         exit_code=found.exit_code,
         has_failed=found.has_failed,
         has_succeeded=found.has_succeeded,
@@ -94,7 +94,7 @@ def _unknown(value: Any, found: Parts) -> Parts:
     return parts
 
 
-def _compose(parts: Parts) -> list[Output]:
+def _compose(parts: ResultParts) -> list[Output]:
     """The outputs in the order of a notebook: streams, results, pictures, other fields, error."""
     stdout, stderr = "".join(parts.stdout), "".join(parts.stderr)
     stdout = _without_repetition(stdout, "stdout", parts)
@@ -110,14 +110,14 @@ def _compose(parts: Parts) -> list[Output]:
     return outputs + [failure.output() for failure in failures]
 
 
-def _streams(stdout: str, stderr: str, parts: Parts) -> list[tuple[str, str]]:
+def _streams(stdout: str, stderr: str, parts: ResultParts) -> list[tuple[str, str]]:
     notes = "".join(f"{note}\n" for note in dict.fromkeys(parts.notes))
     if notes and stderr and not stderr.endswith("\n"):
         notes = f"\n{notes}"
     return [("stdout", stdout), ("stderr", stderr + notes)]
 
 
-def _without_repetition(text: str, name: str, parts: Parts) -> str:
+def _without_repetition(text: str, name: str, parts: ResultParts) -> str:
     """A stream's text, or nothing when the outputs hold the same text as streams already."""
     shown = "".join(
         output["text"]
@@ -129,7 +129,7 @@ def _without_repetition(text: str, name: str, parts: Parts) -> str:
     return "" if shown and shown.strip() == text.strip() else text
 
 
-def _drop_repeated_words(parts: Parts, stdout: str, stderr: str) -> None:
+def _drop_repeated_words(parts: ResultParts, stdout: str, stderr: str) -> None:
     """Drop words of the tool that only repeat the streams."""
     out, err = _filled_lines(stdout), _filled_lines(stderr)
     if len(parts.said) == 1 and _filled_lines(parts.said[0]["text"]) in (
@@ -143,11 +143,13 @@ def _filled_lines(text: str) -> list[str]:
     return [line.rstrip() for line in text.split("\n") if line.strip()]
 
 
-def _drop(parts: Parts, words: Output) -> None:
+def _drop(parts: ResultParts, words: Output) -> None:
     parts.shown = [output for output in parts.shown if output is not words]
 
 
-def _settle_failures(parts: Parts, stdout: str, stderr: str) -> tuple[str, str, list[Failure]]:
+def _settle_failures(
+    parts: ResultParts, stdout: str, stderr: str
+) -> tuple[str, str, list[Failure]]:
     """Decide whether the cell failed and with which errors, each shown once.
 
     Returns
@@ -198,7 +200,7 @@ def _settle_failures(parts: Parts, stdout: str, stderr: str) -> tuple[str, str, 
 class _Texts:
     """The texts of a failed cell, one of which may end in the traceback of its error."""
 
-    def __init__(self, parts: Parts, stdout: str, stderr: str) -> None:
+    def __init__(self, parts: ResultParts, stdout: str, stderr: str) -> None:
         self._parts = parts
         self.stdout = stdout
         self.stderr = stderr
@@ -241,7 +243,7 @@ def _completed(found: Failure, reported: list[Failure]) -> Failure:
     return Failure(found.name, found.value, (*found.traceback, "", *missing))
 
 
-def _failure_of_words(parts: Parts, stderr: str) -> Failure:
+def _failure_of_words(parts: ResultParts, stderr: str) -> Failure:
     """The error of a cell whose answer reports none, perhaps in the tool's own words."""
     words = "\n".join(output["text"].rstrip("\n") for output in parts.said)
     is_message = bool(words.strip()) and parts.exit_code in (None, 0) and not parts.timed_out
@@ -252,7 +254,7 @@ def _failure_of_words(parts: Parts, stderr: str) -> Failure:
     return failure_of_text(words)
 
 
-def _default_failure(parts: Parts, text: str) -> Failure:
+def _default_failure(parts: ResultParts, text: str) -> Failure:
     """The error of a cell of which only the texts and the exit code are known."""
     if parts.timed_out:
         return Failure()

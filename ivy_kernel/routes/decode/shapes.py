@@ -13,7 +13,7 @@ from ivy_kernel.routes.decode.items import (
     picture_of_text,
     pictures_of,
 )
-from ivy_kernel.routes.decode.parts import Parts, display, execute_result, value_data
+from ivy_kernel.routes.decode.parts import ResultParts, display, execute_result, value_data
 from ivy_kernel.routes.decode.tracebacks import take_failures
 from ivy_kernel.routes.decode.values import (
     Fields,
@@ -48,7 +48,7 @@ _TRIVIAL_MESSAGE = re.compile(
 )
 
 
-def add_answer(value: Any, parts: Parts, path: str = "", depth: int = 0) -> bool:
+def add_answer(value: Any, parts: ResultParts, path: str = "", depth: int = 0) -> bool:
     """Add all that a tool's answer, or a part of it, holds.
 
     Parameters
@@ -84,7 +84,7 @@ def add_answer(value: Any, parts: Parts, path: str = "", depth: int = 0) -> bool
     return True
 
 
-def _add_text(text: str, parts: Parts, path: str, depth: int) -> bool:
+def _add_text(text: str, parts: ResultParts, path: str, depth: int) -> bool:
     answer = answer_in_text(text, depth) if depth <= DESCENT_LIMIT else None
     if answer is not None and add_answer(answer, parts, path, depth + 1):
         return True
@@ -95,7 +95,7 @@ def _add_text(text: str, parts: Parts, path: str, depth: int) -> bool:
     return True
 
 
-def _add_list(items: list[Any], parts: Parts, path: str, depth: int) -> bool:
+def _add_list(items: list[Any], parts: ResultParts, path: str, depth: int) -> bool:
     text = lines_text_of(items)
     if text is not None:
         return _add_text(text, parts, path, depth)
@@ -106,7 +106,7 @@ def _add_list(items: list[Any], parts: Parts, path: str, depth: int) -> bool:
     return True
 
 
-def _add_element(item: Any, parts: Parts, path: str, depth: int) -> None:
+def _add_element(item: Any, parts: ResultParts, path: str, depth: int) -> None:
     """Add an element of a list, as JSON when it is not known."""
     if is_empty(item):
         return
@@ -124,7 +124,7 @@ def _add_element(item: Any, parts: Parts, path: str, depth: int) -> None:
         parts.shown.append(display(value_data(item)))
 
 
-def _add_object(fields: Fields, parts: Parts, path: str, depth: int) -> None:
+def _add_object(fields: Fields, parts: ResultParts, path: str, depth: int) -> None:
     """Add the object in the order in which a notebook shows things."""
     has_streams = "stdout" in fields or "stderr" in fields or "logs" in fields
     is_bad = take_flags(fields, parts, has_streams=has_streams)
@@ -148,7 +148,7 @@ def _join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def _add_elements(items: list[Any], parts: Parts, path: str, depth: int) -> None:
+def _add_elements(items: list[Any], parts: ResultParts, path: str, depth: int) -> None:
     text = lines_text_of(items)
     if text is not None:
         parts.say(text)
@@ -157,7 +157,7 @@ def _add_elements(items: list[Any], parts: Parts, path: str, depth: int) -> None
         _add_element(item, parts, f"{path}[{number}]", depth)
 
 
-def _take_cells(fields: Fields, parts: Parts, path: str, depth: int) -> None:
+def _take_cells(fields: Fields, parts: ResultParts, path: str, depth: int) -> None:
     cells = fields.peek("cells")
     if not isinstance(cells, list) or not all(isinstance(cell, dict) for cell in cells):
         return
@@ -171,7 +171,7 @@ def _take_cells(fields: Fields, parts: Parts, path: str, depth: int) -> None:
             _keep_as_they_are(cell.left(), parts, path)
 
 
-def _take_pictures(fields: Fields, parts: Parts, path: str) -> None:
+def _take_pictures(fields: Fields, parts: ResultParts, path: str) -> None:
     for name in PICTURE_LISTS:
         pictures = fields.peek(name)
         if isinstance(pictures, dict) and are_named_pictures(pictures):
@@ -185,14 +185,14 @@ def _take_pictures(fields: Fields, parts: Parts, path: str) -> None:
             _add_picture(picture, title, parts, f"{_join(path, name)}[{number}]")
 
 
-def _add_picture(picture: Any, title: str, parts: Parts, path: str) -> None:
+def _add_picture(picture: Any, title: str, parts: ResultParts, path: str) -> None:
     if isinstance(picture, str):
         if picture.strip():
             parts.pictures.append(picture_of_text(picture, title))
         return
     if isinstance(picture, dict) and not is_bundle(picture):
         fields = Fields(picture)
-        found = Parts()
+        found = ResultParts()
         if has_data_or_place(fields):
             found.shown += pictures_of(fields, title)
             left: dict[str, Any] | None = fields.left()
@@ -207,7 +207,9 @@ def _add_picture(picture: Any, title: str, parts: Parts, path: str) -> None:
         parts.pictures.append(display(value_data({title: picture} if title else picture)))
 
 
-def _take_values(fields: Fields, parts: Parts, path: str, depth: int, *, has_streams: bool) -> None:
+def _take_values(
+    fields: Fields, parts: ResultParts, path: str, depth: int, *, has_streams: bool
+) -> None:
     for name in (*VALUE_NAMES, *TEXT_NAMES, *WRAPPER_NAMES):
         if name not in fields:
             continue
@@ -238,12 +240,12 @@ def _is_printed_error(value: Any, depth: int) -> bool:
     return isinstance(value, str) and says_that_it_failed(answer_in_text(value, depth + 1))
 
 
-def _is_said(value: Any, parts: Parts) -> bool:
+def _is_said(value: Any, parts: ResultParts) -> bool:
     """Whether words of the tool hold the same value as JSON."""
     return any(parse_json(words["text"]) == value for words in parts.said)
 
 
-def _add_value(value: Any, parts: Parts, *, has_streams: bool) -> None:
+def _add_value(value: Any, parts: ResultParts, *, has_streams: bool) -> None:
     """Add the value of the cell's last expression."""
     if isinstance(value, str) and is_picture_uri(value):
         parts.shown.append(picture_of_text(value))
@@ -253,7 +255,7 @@ def _add_value(value: Any, parts: Parts, *, has_streams: bool) -> None:
         parts.shown.append(execute_result(value_data(value)))
 
 
-def _keep(left: dict[str, Any], parts: Parts, path: str, depth: int) -> None:
+def _keep(left: dict[str, Any], parts: ResultParts, path: str, depth: int) -> None:
     """Keep the fields that the object's family does not know; answers among them are decoded."""
     for key, value in left.items():
         is_found = depth < DESCENT_LIMIT and is_answer_by_itself(value, depth)
@@ -261,6 +263,6 @@ def _keep(left: dict[str, Any], parts: Parts, path: str, depth: int) -> None:
             _keep_as_they_are({key: value}, parts, path)
 
 
-def _keep_as_they_are(left: dict[str, Any], parts: Parts, path: str) -> None:
+def _keep_as_they_are(left: dict[str, Any], parts: ResultParts, path: str) -> None:
     for key, value in without_noise(left).items():
         parts.add_other(_join(path, key), value)

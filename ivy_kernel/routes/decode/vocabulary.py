@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from ivy_kernel.routes.decode.items import has_data_or_place, is_item, take_count
-from ivy_kernel.routes.decode.parts import Parts, stream
+from ivy_kernel.routes.decode.parts import ResultParts, stream
 from ivy_kernel.routes.decode.values import (
     Fields,
     lines_text_of,
@@ -167,7 +167,7 @@ def state_of(fields: Fields) -> str | None:
     return word if word in GOOD_STATES | BAD_STATES | TIMEOUT_STATES else None
 
 
-def take_streams(fields: Fields, parts: Parts) -> None:
+def take_streams(fields: Fields, parts: ResultParts) -> None:
     """Take ``stdout``, ``stderr`` and ``logs`` from an object of the answer.
 
     The texts of streams that the answer holds apart go before all other outputs; log entries, which
@@ -188,12 +188,12 @@ def take_streams(fields: Fields, parts: Parts) -> None:
             _add_log_entry(item, parts)
 
 
-def _add_stream_text(name: str, text: str, parts: Parts) -> None:
+def _add_stream_text(name: str, text: str, parts: ResultParts) -> None:
     if text:
         (parts.stdout if name == "stdout" else parts.stderr).append(text)
 
 
-def _take_log_streams(fields: Fields, logs: dict[str, Any], parts: Parts) -> None:
+def _take_log_streams(fields: Fields, logs: dict[str, Any], parts: ResultParts) -> None:
     fields.drop("logs")
     entries = Fields(logs)
     for name in ("stdout", "stderr"):
@@ -205,7 +205,7 @@ def _take_log_streams(fields: Fields, logs: dict[str, Any], parts: Parts) -> Non
         parts.add_other(f"logs.{key}", value)
 
 
-def _add_log_entry(entry: dict[str, Any], parts: Parts) -> None:
+def _add_log_entry(entry: dict[str, Any], parts: ResultParts) -> None:
     fields = Fields(entry)
     name = fields.peek("stream", "name", "source", "fd", "type", "level")
     text = text_of(fields.peek("text", "line", "data", "message", "content"))
@@ -226,7 +226,7 @@ def _add_log_entry(entry: dict[str, Any], parts: Parts) -> None:
 _CUT_NAMES = ("truncated", "output_truncated", "stdout_truncated", "stderr_truncated")
 
 
-def take_flags(fields: Fields, parts: Parts, *, has_streams: bool) -> bool:
+def take_flags(fields: Fields, parts: ResultParts, *, has_streams: bool) -> bool:
     """Take the fields that say how it went.
 
     Parameters
@@ -271,7 +271,7 @@ def take_flags(fields: Fields, parts: Parts, *, has_streams: bool) -> bool:
     return is_bad or parts.exit_code not in (None, 0) or parts.timed_out
 
 
-def _take_state(fields: Fields, parts: Parts) -> bool:
+def _take_state(fields: Fields, parts: ResultParts) -> bool:
     """Take ``status`` or ``state`` where its word is known; returns whether it is a bad one."""
     word = state_of(fields)
     if word is None:
