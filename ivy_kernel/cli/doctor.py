@@ -9,7 +9,7 @@ from typing import Any
 from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
 from traitlets import Bool
 
-from ivy_kernel.cli.base import EXIT_FAILED, JSON_FLAG, KERNEL_NAME, IvyCommandApp, print_line
+from ivy_kernel.cli.app import EXIT_FAILED, JSON_FLAG, KERNEL_NAME, IvyCommandApp, print_line
 from ivy_kernel.errors import IvyError, SettingError
 from ivy_kernel.session.open import open_session
 from ivy_kernel.session.session import Session

@@ -17,7 +17,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, DeadKernelError
 from traitlets import Bool, Unicode
 
-from ivy_kernel.cli.base import (
+from ivy_kernel.cli.app import (
     DEBUG_FLAG,
     EXIT_FAILED,
     KERNEL_NAME,
@@ -28,6 +28,7 @@ from ivy_kernel.cli.base import (
 from ivy_kernel.errors import IvyError, UsageError
 
 RUN_ALIASES = {"output": "RunApp.output"}
+
 RUN_FLAGS = {
     **DEBUG_FLAG,
     "inplace": ({"RunApp": {"inplace": True}}, "Write the executed notebook over the original."),
@@ -87,6 +88,63 @@ class RunApp(IvyCommandApp):
         return target
 
 
+DEMO_SETTINGS = ["--Ivy.api_url=local", "--Ivy.chat_id=demo", "--Ivy.campaign_id=demo"]
+
+DEMO_ALIASES = {"output": "DemoApp.output"}
+
+
+class DemoApp(IvyCommandApp):
+    """Run the quickstart notebook, every cell through the embedded local sandbox.
+
+    Needs no account and no network. Prints each cell and its output, and writes the executed
+    notebook.
+    """
+
+    name = "jupyter-ivy-demo"
+    description = __doc__
+    aliases = DEMO_ALIASES
+    output = Unicode("ivy-quickstart.ipynb", help="Where to write the executed notebook.").tag(
+        config=True
+    )
+
+    async def run(self) -> int:
+        """Run it."""
+        source = examples_directory() / "quickstart.ipynb"
+        notebook = read_notebook(source)
+        target = Path(self.output)
+        check_target(target)
+        print_line("Running the quickstart notebook in the embedded local sandbox …")
+        failed = await execute_notebook(
+            notebook,
+            directory=Path.cwd(),
+            kernel_arguments=DEMO_SETTINGS,
+            before_cell=lambda index: print_cell(notebook.cells[index]),
+            on_output=lambda _index, message: print_message(message),
+        )
+        write_notebook(notebook, target)
+        code = report(failed, target)
+        if not code:
+            print_line(f"Open it with:  jupyter lab {target}")
+        return code
+
+
+def examples_directory() -> Path:
+    """Where the example notebooks are: in the installed package, or in the source tree."""
+    package = Path(__file__).resolve().parent.parent
+    for directory in (package / "examples", package.parent / "examples"):
+        if (directory / "quickstart.ipynb").is_file():
+            return directory
+    raise UsageError("The example notebooks are not there; install the package again.")
+
+
+def kernel_arguments(app: IvyCommandApp) -> list[str]:
+    """Our settings among the flags, for the kernel's own command line."""
+    return [argument for argument in app.argv or [] if argument.startswith("--Ivy.")]
+
+
+# Notebook files -----------------------------------------------------------------------------------
+
+
 def check_target(target: Path) -> None:
     """See before a long run whether its result can be written.
 
@@ -102,6 +160,26 @@ def check_target(target: Path) -> None:
         raise UsageError(f"--output cannot be {target}: it is a directory.")
     if not os.access(target if target.exists() else directory, os.W_OK):
         raise UsageError(f"--output cannot be {target}: it may not be written.")
+
+
+def read_notebook(path: Path) -> Any:
+    """A notebook in format 4.
+
+    Raises
+    ------
+    UsageError
+        When the file cannot be read as one.
+    """
+    if not path.exists():
+        raise UsageError(f"The notebook {path} cannot be read: there is no such file.")
+    import nbformat  # takes seconds on some machines
+
+    try:
+        return nbformat.read(path, as_version=4)
+    except OSError as exc:
+        raise UsageError(f"The notebook {path} cannot be read: {exc.strerror}.") from None
+    except Exception as exc:  # nbformat raises many kinds, all meaning the same
+        raise UsageError(f"{path} is not a notebook ({type(exc).__name__}).") from None
 
 
 def write_notebook(notebook: Any, target: Path) -> None:
@@ -130,41 +208,7 @@ def write_notebook(notebook: Any, target: Path) -> None:
         ) from None
 
 
-def read_notebook(path: Path) -> Any:
-    """A notebook in format 4.
-
-    Raises
-    ------
-    UsageError
-        When the file cannot be read as one.
-    """
-    if not path.exists():
-        raise UsageError(f"The notebook {path} cannot be read: there is no such file.")
-    import nbformat  # takes seconds on some machines
-
-    try:
-        return nbformat.read(path, as_version=4)
-    except OSError as exc:
-        raise UsageError(f"The notebook {path} cannot be read: {exc.strerror}.") from None
-    except Exception as exc:  # nbformat raises many kinds, all meaning the same
-        raise UsageError(f"{path} is not a notebook ({type(exc).__name__}).") from None
-
-
-def kernel_arguments(app: IvyCommandApp) -> list[str]:
-    """Our settings among the flags, for the kernel's own command line."""
-    return [argument for argument in app.argv or [] if argument.startswith("--Ivy.")]
-
-
-def report(failed: FailedCell | None, target: Path) -> int:
-    """Say how a run ended; the exit code."""
-    print_line(f"The executed notebook is {target}.", error=True)
-    if failed is None:
-        return 0
-    print_line(
-        f"Cell {failed.number} failed: {plain(failed.name)}: {plain(failed.value)}", error=True
-    )
-    return EXIT_FAILED
-
+# Execution ----------------------------------------------------------------------------------------
 
 STARTS = 3
 
@@ -184,30 +228,6 @@ class FailedCell:
     number: int
     name: str
     value: str
-
-
-class _WatchedClient(NotebookClient):
-    """Shows outputs as they come, and starts the kernel again when it dies before any cell."""
-
-    on_output: Callable[[int, Any], None] | None = None
-
-    async def async_start_new_kernel_client(self) -> Any:
-        for _ in range(STARTS - 1):
-            with contextlib.suppress(RuntimeError):  # it died; nothing has run yet
-                return await super().async_start_new_kernel_client()
-            self.km = self.create_kernel_manager()
-            await self.async_start_new_kernel()
-        try:
-            return await super().async_start_new_kernel_client()
-        except RuntimeError as error:
-            atexit.unregister(self._cleanup_kernel)  # which would fail: it has been cleaned up
-            raise DeadKernelError(f"{error}, {STARTS} times") from None
-
-    def output(self, outs: list[Any], msg: Any, display_id: str | None, cell_index: int) -> Any:
-        result = super().output(outs, msg, display_id, cell_index)
-        if self.on_output is not None and not msg["content"].get("transient"):
-            self.on_output(cell_index, msg)
-        return result
 
 
 async def execute_notebook(
@@ -281,6 +301,30 @@ async def execute_notebook(
     return None
 
 
+class _WatchedClient(NotebookClient):
+    """Shows outputs as they come, and starts the kernel again when it dies before any cell."""
+
+    on_output: Callable[[int, Any], None] | None = None
+
+    async def async_start_new_kernel_client(self) -> Any:
+        for _ in range(STARTS - 1):
+            with contextlib.suppress(RuntimeError):  # it died; nothing has run yet
+                return await super().async_start_new_kernel_client()
+            self.km = self.create_kernel_manager()
+            await self.async_start_new_kernel()
+        try:
+            return await super().async_start_new_kernel_client()
+        except RuntimeError as error:
+            atexit.unregister(self._cleanup_kernel)  # which would fail: it has been cleaned up
+            raise DeadKernelError(f"{error}, {STARTS} times") from None
+
+    def output(self, outs: list[Any], msg: Any, display_id: str | None, cell_index: int) -> Any:
+        result = super().output(outs, msg, display_id, cell_index)
+        if self.on_output is not None and not msg["content"].get("transient"):
+            self.on_output(cell_index, msg)
+        return result
+
+
 def _number_of_failed(notebook: Any) -> int:
     code_cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     for number, cell in enumerate(code_cells, 1):
@@ -289,52 +333,7 @@ def _number_of_failed(notebook: Any) -> int:
     return len(code_cells)
 
 
-DEMO_SETTINGS = ["--Ivy.api_url=local", "--Ivy.chat_id=demo", "--Ivy.campaign_id=demo"]
-DEMO_ALIASES = {"output": "DemoApp.output"}
-
-
-class DemoApp(IvyCommandApp):
-    """Run the quickstart notebook, every cell through the embedded local sandbox.
-
-    Needs no account and no network. Prints each cell and its output, and writes the executed
-    notebook.
-    """
-
-    name = "jupyter-ivy-demo"
-    description = __doc__
-    aliases = DEMO_ALIASES
-    output = Unicode("ivy-quickstart.ipynb", help="Where to write the executed notebook.").tag(
-        config=True
-    )
-
-    async def run(self) -> int:
-        """Run it."""
-        source = examples_directory() / "quickstart.ipynb"
-        notebook = read_notebook(source)
-        target = Path(self.output)
-        check_target(target)
-        print_line("Running the quickstart notebook in the embedded local sandbox …")
-        failed = await execute_notebook(
-            notebook,
-            directory=Path.cwd(),
-            kernel_arguments=DEMO_SETTINGS,
-            before_cell=lambda index: print_cell(notebook.cells[index]),
-            on_output=lambda _index, message: print_message(message),
-        )
-        write_notebook(notebook, target)
-        code = report(failed, target)
-        if not code:
-            print_line(f"Open it with:  jupyter lab {target}")
-        return code
-
-
-def examples_directory() -> Path:
-    """Where the example notebooks are: in the installed package, or in the source tree."""
-    package = Path(__file__).resolve().parent.parent
-    for directory in (package / "examples", package.parent / "examples"):
-        if (directory / "quickstart.ipynb").is_file():
-            return directory
-    raise UsageError("The example notebooks are not there; install the package again.")
+# What the terminal shows --------------------------------------------------------------------------
 
 
 def print_cell(cell: Any) -> None:
@@ -359,3 +358,14 @@ def print_message(message: Any) -> None:
                 print_line(f"[{mimetype}, {len(value) * 3 // 4:,} bytes: see the notebook]")
                 return
         print_line(str(data.get("text/plain", f"[{', '.join(data)}: see the notebook]")))
+
+
+def report(failed: FailedCell | None, target: Path) -> int:
+    """Say how a run ended; the exit code."""
+    print_line(f"The executed notebook is {target}.", error=True)
+    if failed is None:
+        return 0
+    print_line(
+        f"Cell {failed.number} failed: {plain(failed.name)}: {plain(failed.value)}", error=True
+    )
+    return EXIT_FAILED
