@@ -1,4 +1,4 @@
-"""Which way cells reach a sandbox: the best route that works there, found once."""
+"""The choice of a route into a sandbox: the best one that works there, found once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Nothing of the kind is done to a sandbox in the cloud, which would be kept from 
 
 
 class RouteChoice:
-    """The route that is open, or those that may be tried.
+    """Opens the best route that works, and keeps it until the sandbox is gone.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ class RouteChoice:
         self.route, self._candidates = None, None
 
     def describe(self) -> Json:
-        """The open route, and why others are not it."""
+        """Return the open route, and why the others are not used."""
         if self.route is None:
             return {"route": "none yet", "refused": list(self._refused)}
         return {**self.route.describe(), "refused": list(self._refused)}

@@ -1,14 +1,4 @@
-"""Our hold on one sandbox: runs cells in it, one at a time, each to its one end.
-
-::
-
-    session.py       which cell's turn it is, and what is asked of the sandbox beside cells
-    run.py          one cell under way: how far it has come, what an interrupt stops
-    preparation.py   before a cell: sandbox, route and variables are there
-    readiness.py     sees that the sandbox is there, starts it, and waits for it
-    route_choice.py  finds the way into it: the best route that works
-    keep_alive.py    keeps the local sandbox while a notebook is open on it
-"""
+"""The session: runs cells in one sandbox, one at a time, each to its one end."""
 
 from __future__ import annotations
 
@@ -46,9 +36,12 @@ NOT_RUN = (
     "is starting goes on starting, and the next cell uses it when it is ready."
 )
 
+ERRORS_WHEN_SANDBOX_ENDS = (NoAnswerError, SandboxBrokenError, UnexpectedStatusError)
+"""Errors that a call can raise when its sandbox ends while it runs."""
+
 
 class _CellRun:
-    """One cell's run in a session: how far it has come, and what an interrupt has to stop.
+    """One cell under way: how far it has come, and what an interrupt has to stop.
 
     Parameters
     ----------
@@ -86,6 +79,8 @@ class _CellRun:
     async def prepare(self, work: Coroutine[Any, Any, Result]) -> Result | Outcome:
         """Return the work's result, or the outcome of a cell that was interrupted meanwhile."""
         self._preparing = task = asyncio.ensure_future(work)
+        # A task of its own: an interrupt cancels the preparation and not the cell, which still
+        # has to tell how it ended.
         try:
             await asyncio.wait({task})
         finally:
@@ -100,12 +95,12 @@ class _CellRun:
         run: Callable[[], Awaitable[Outcome]],
         wait_after: Callable[[NotReadyError], Coroutine[Any, Any, None]],
     ) -> Outcome:
-        """Run what is prepared, as soon as the sandbox takes it; not if that was interrupted.
+        """Send the cell as soon as the sandbox takes it, unless it was interrupted before.
 
         Parameters
         ----------
         by
-            What an interrupt is for meanwhile.
+            The route or tool that an interrupt is passed on to meanwhile.
         run
             Sends the cell, and returns how it ended.
         wait_after
@@ -116,11 +111,12 @@ class _CellRun:
         IvyError
             As ``run`` and ``wait_after``; a 404 as what it means.
         """
-        while not self.is_interrupted():  # as it may be just when the preparation is done
+        # Asked each time: an interrupt may come just when a preparation is done.
+        while not self.is_interrupted():
             self._sent_by, self.was_sent = by, True
             try:
                 return await run()
-            except NotReadyError as error:  # it said that nothing ran
+            except NotReadyError as error:  # 503: nothing ran, so it may be sent again
                 self.was_sent = False
                 if self.is_interrupted():
                     break
@@ -128,18 +124,18 @@ class _CellRun:
                 if isinstance(waited, Outcome):
                     return waited
             except NotFoundError as error:
-                self.was_sent = False  # there was nobody to run it
+                self.was_sent = False  # 404: nothing was there that could have run it
                 raise await self._gate.explained(error) from error
             finally:
                 self._sent_by = None
         return self._not_run()
 
     def _not_run(self) -> Outcome:
-        """The end of a cell that was interrupted before it was sent."""
+        """Return the outcome of a cell that was interrupted before it was sent."""
         return show_error(self._sink, "KeyboardInterrupt", NOT_RUN, "interrupted")
 
     async def interrupt(self) -> bool:
-        """Stop what is under way; whether there was anything."""
+        """Stop what is under way; return whether there was anything."""
         self._was_interrupted = True
         if self._preparing is not None:
             self._preparing.cancel()
@@ -150,10 +146,6 @@ class _CellRun:
         else:
             return False
         return True
-
-
-ERRORS_WHEN_SANDBOX_ENDS = (NoAnswerError, SandboxBrokenError, UnexpectedStatusError)
-"""Errors that a call can raise when its sandbox ends while it runs."""
 
 
 class Session:
@@ -220,7 +212,7 @@ class Session:
     async def execute(
         self, cell: Cell, sink: Sink, *, on_ready: Callable[[], None] | None = None
     ) -> Outcome:
-        """Run one cell to its one end; errors of ours end up in the outcome, never raised.
+        """Run one cell to its one end; our own errors become its outcome and are never raised.
 
         Called by the kernel for each ``execute_request``, and by the magics.
 
@@ -229,7 +221,7 @@ class Session:
         cell, sink
             The cell, and what takes its messages.
         on_ready
-            Told when the sandbox is there and the cell is about to go.
+            Called when the sandbox is ready and the cell is about to be sent.
         """
         return await self._run_alone(lambda run: self._execute(run, cell, sink, on_ready), sink)
 
@@ -250,6 +242,7 @@ class Session:
                 return await work(run)
             except IvyError as error:
                 self._gate.failed(error)
+                # Widget and panel should not show for a whole interval what is no longer true.
                 self.lifecycle.poke()
                 return show_ivy_error(sink, error, was_sent=run.was_sent)
             finally:
@@ -289,13 +282,14 @@ class Session:
         return outcome
 
     async def _to_its_end(self, run: _CellRun, work: Awaitable[Outcome]) -> Outcome:
-        """A cell's end; where the sandbox was terminated under it, that is what ended it."""
+        """Return how a sent cell ended; an error is explained by the sandbox's end, if it ended."""
         try:
             return await work
         except (NotReadyError, SandboxLostError):
             raise  # these know that nothing of it ran, or why it ended
         except IvyError as error:
-            async with self._terminating:  # whose answer may come after the cell's
+            # The answer to a terminate under way may come after the cell's error: wait for it.
+            async with self._terminating:
                 if run.was_terminated:
                     raise SandboxLostError(TERMINATED) from error
             if run.was_sent and isinstance(error, ERRORS_WHEN_SANDBOX_ENDS):
@@ -323,7 +317,7 @@ class Session:
     # Beside cells ------------------------------------------------------------------------------
 
     async def ask(self, msg_type: str, content: Json) -> Json | None:
-        """A question about code, such as ``complete_request``; ``None`` when nobody answers.
+        """Ask about code, as ``complete_request`` does; return ``None`` where nothing can answer.
 
         Never starts a sandbox, and never disturbs a cell.
 
@@ -337,7 +331,7 @@ class Session:
         if self.busy or self._choice.route is None:
             return None
         if self._gate.contact_is_old:
-            # Nobody ran anything, so a sandbox that sleeps must not be woken by a tool call.
+            # The user has run nothing, so a tool call must not wake a sandbox that sleeps.
             if (await self.lifecycle.read_status()).state != "active":
                 raise NoSandboxError(f"{self.lifecycle.name} has no sandbox running to be asked.")
             if not self._gate.in_contact:
@@ -357,7 +351,7 @@ class Session:
         return await self._gate.open_route()
 
     async def open_live(self, status: SandboxStatus) -> None:
-        """Attach to the living kernel, where an earlier process of this kernel may have left it working.
+        """Attach to the living kernel that an earlier process of ours may have left working.
 
         Starts no sandbox, and does nothing where no route has such a kernel.
 
@@ -377,7 +371,7 @@ class Session:
         return self._choice.live
 
     def describe(self) -> Json:
-        """What is known of the way into the sandbox, for ``%ivy status`` and ``doctor``."""
+        """Return what is known of the way into the sandbox, for ``%ivy status`` and ``doctor``."""
         return self._choice.describe()
 
     # The sandbox's life ------------------------------------------------------------------------
@@ -388,18 +382,19 @@ class Session:
         return await self._gate.wait_until_ready(sink)
 
     async def terminate(self) -> None:
-        """Shut the sandbox down; the variables are gone by the user's own wish."""
+        """Shut the sandbox down; the user wants it, so the loss of the variables is not told."""
         async with self._terminating:
             await self.lifecycle.terminate()
             run = self._run
             closing = [self._choice.route] if self._choice.route is not None else []
             if run is None or not run.is_preparing:
-                closing += self._choice.starting  # or they go on, in the next sandbox
+                # Starts that no cell waits for would otherwise go on, in the next sandbox.
+                closing += self._choice.starting
             self.forget()
             if run is not None:
                 run.was_terminated = True
         for route in closing:
-            # Its cell, if it has one, need not wait to find out by itself.
+            # A cell under way on it need not find out by itself, which takes seconds.
             await route.end_with_sandbox()
 
     async def reconnect(self) -> SandboxStatus:
@@ -415,7 +410,7 @@ class Session:
         return status
 
     def forget(self) -> None:
-        """The sandbox of before is gone and the user knows it."""
+        """Forget the sandbox of before: it is gone, and the user knows it."""
         self._gate.forget()
 
     async def aclose(self, *, keep: bool = False) -> None:
@@ -448,7 +443,7 @@ class Session:
 
 
 def _ignore(_: object) -> None:
-    """Takes what nobody asked for."""
+    """Drop what has no taker."""
 
 
 def is_empty(code: str) -> bool:

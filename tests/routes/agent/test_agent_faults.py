@@ -14,7 +14,7 @@ from far_side import Far, port_of, route_to, until, waits_for
 from fault_proxy import FaultProxy, Faults
 from sandbox_server import RunningSandbox, running_sandbox
 
-from ivy_kernel.errors import NetworkError
+from ivy_kernel.errors import NetworkError, SandboxError
 from ivy_kernel.routes.events import ReachableAgain, Unreachable
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -297,6 +297,7 @@ async def test_when_nothing_can_be_reached_at_all_the_error_says_so(
         route_to(sandbox, proxy=proxy, kernel="shell", open_limit_seconds=0.5) as far,
     ):
         proxy.is_out = True
-        with pytest.raises(NetworkError):
+        with pytest.raises(SandboxError, match=r"Nothing of this cell was run\.$") as raised:
             await far.run("1")
+        assert isinstance(raised.value.__cause__, NetworkError)
         proxy.is_out = False

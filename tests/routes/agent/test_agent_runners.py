@@ -87,8 +87,8 @@ async def test_the_notebook_tool_alone_carries_everything() -> None:
             assert far.route.describe()["calls_may_overlap"] is False
 
 
-async def test_no_rung_holds() -> None:
-    """Where nothing survives a call the route says why, for each launch_method, and runs no cell."""
+async def test_no_launch_method_works() -> None:
+    """Where nothing survives a call the route says why, for each method, and runs no cell."""
     only_where_possible("kill_descendants")
     with running_sandbox(runner="kill_descendants") as server:
         launch_methods = (LaunchMethod(PYTHON, PYTHON),)
