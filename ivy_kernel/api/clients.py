@@ -1,4 +1,4 @@
-"""The Ivy platform's sandbox routes, one method each."""
+"""Typed clients of the two APIs: one method per operation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ivy_kernel.errors import AnswerError, NotReadyError
 
 
 def recoup_credential(key: Callable[[], str]) -> Credential:
-    """How Recoup's key travels: in ``x-api-key`` alone, since both forms at once get a 401."""
+    """Returns Recoup's credential: ``x-api-key`` alone, since both headers at once get a 401."""
     return Credential(
         key, header="x-api-key", prefix="", setting="recoup_api_key", variable="RECOUP_API_KEY"
     )
@@ -39,7 +39,7 @@ class RecoupClient:
         await self._connection.aclose()
 
     async def status(self, session_id: str) -> ApiResponse:
-        """Read the state of the session's sandbox, once: the poller has its own rhythm.
+        """Read the state of the session's sandbox, without retries: the poller has its own rhythm.
 
         Source: ``GET /api/sandbox/status``.
         """
@@ -52,8 +52,9 @@ class RecoupClient:
 
 
 RETRY_SECONDS = 20.0
+"""How long a failed call is sent again, where that is safe."""
 ANSWER_MARGIN_SECONDS = 20.0
-"""Beyond a tool's own budget: what the platform may take to notice and answer."""
+"""Added to a tool's own budget: the time the platform may take to notice its end and answer."""
 
 
 class IvyClient:
@@ -180,6 +181,7 @@ class IvyClient:
             idempotent=True,
         )
         body = answer.body
+        # The documents give no name for the list, so the first list of the object is taken.
         lists = [body] if isinstance(body, list) else []
         if isinstance(body, dict):
             lists = [value for value in body.values() if isinstance(value, list)]

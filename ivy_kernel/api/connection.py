@@ -34,8 +34,10 @@ from ivy_kernel.settings.urls import check_url, is_loopback
 from ivy_kernel.status import monotonic_seconds, parse_http_date
 
 KEEPALIVE_SECONDS = 300.0
-"""How long an idle connection is kept; a cell after a pause then needs no new handshake."""
+"""Time that an idle connection is kept, so that a cell after a pause needs no new handshake."""
 
+# The request was not written, or not whole: nothing can have run. All other errors of httpx count
+# as "may have run", timeouts while writing included.
 _NOT_SENT = (
     httpx.ConnectError,
     httpx.ConnectTimeout,
@@ -48,12 +50,12 @@ _NOT_SENT = (
 
 
 class UntrustedServerError(NotSentError):
-    """The server's certificate is not one that we trust; trying again would not change that."""
+    """The server's certificate is not trusted; a retry would not change that."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApiResponse:
-    """A successful answer.
+    """A successful HTTP response, decoded.
 
     Parameters
     ----------
@@ -75,7 +77,7 @@ class ApiResponse:
 
 
 class Connection:
-    """Sends requests to one API.
+    """A keep-alive connection pool to one API.
 
     Parameters
     ----------
@@ -121,7 +123,7 @@ class Connection:
         return self._base_url
 
     def warm_up(self) -> httpx.AsyncClient:
-        """Build the pool now (20 ms, mostly CA certificates); callable from any thread."""
+        """Builds the pool (20 ms, mostly CA certificates); callable from any thread."""
         if self._client is None:
             self._client = self._build()
         return self._client
@@ -160,7 +162,7 @@ class Connection:
 
     def _trust(self) -> ssl.SSLContext:
         """The certificates that we trust."""
-        if self._base_url.startswith("http://"):  # never used, and an empty one costs nothing
+        if self._base_url.startswith("http://"):  # unused; loading certificates would cost 20 ms
             return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         try:
             if self._ca_bundle:
@@ -191,7 +193,7 @@ class Connection:
         body: Mapping[str, Any] | None = None,
         subject: Mapping[str, Any] | None = None,
     ) -> ApiResponse:
-        """Send one request, once, and return its answer.
+        """Sends one request, once, and returns its response.
 
         Parameters
         ----------
@@ -223,6 +225,7 @@ class Connection:
             headers={} if body is None else {"Content-Type": "application/json"},
             timeout=httpx.Timeout(total_seconds, connect=self._connect_timeout_seconds),
         )
+        # httpx's own limits are per read: a response that drips would never reach them.
         limit_seconds = total_seconds + self._connect_timeout_seconds
         failure: IvyError
         try:

@@ -1,4 +1,4 @@
-"""When a call may be sent again, and how long to wait before.
+"""Retries: which failed calls are sent again, and after which pause.
 
 An idempotent call may always be sent again. A call that runs something may be sent again only when
 it provably ran nothing: it was never sent, or the platform refused it unread (429).
@@ -25,13 +25,13 @@ from ivy_kernel.status.backoff import Backoff
 
 BACKOFF = Backoff(first_seconds=0.25, longest_seconds=5.0)
 _SPREAD = 0.1
-"""Part of the backoff that is added to what the server asked for: it told many the same."""
+"""Share of the backoff that is added to ``Retry-After``: the server told many clients the same."""
 
 
 def may_repeat(error: IvyError, *, idempotent: bool) -> bool:
-    """Whether a call that ended in this error may be sent again, and might then succeed."""
+    """Returns whether a call that ended in this error may be sent again and might then succeed."""
     if isinstance(error, UntrustedServerError):
-        return False
+        return False  # provably not sent, but the certificate will be the same next time
     if isinstance(error, NotSentError | RateLimitedError):
         return True
     if not idempotent:
@@ -67,7 +67,7 @@ async def with_retries(
     deadline_seconds: float,
     also: type[CreationFailedError | NotReadyError] | None = None,
 ) -> ApiResponse:
-    """Call until it succeeds, may not be repeated, or the deadline would be passed.
+    """Calls until it succeeds, may not be repeated, or the deadline would be passed.
 
     Parameters
     ----------

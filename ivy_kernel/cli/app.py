@@ -22,10 +22,11 @@ KERNEL_NAME = "ivy-sandbox"
 """The kernelspec of our kernel."""
 
 EXIT_FAILED = 1
-"""Something ran and failed."""
+"""Exit code: something ran and failed."""
 EXIT_USAGE = 2
-"""The command line or a setting is wrong; nothing ran."""
+"""Exit code: the command line or a setting is wrong; nothing ran."""
 EXIT_INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells give it: 128 + SIGINT."""
 
 DEBUG_FLAG = {
     "debug": (
@@ -87,11 +88,11 @@ class IvyCommandApp(JupyterApp):
         raise NotImplementedError
 
     def live_settings(self, **arguments: Any) -> LiveSettings:
-        """The settings, with this command's flags."""
+        """Returns the settings, with this command's flags."""
         return LiveSettings(arguments=arguments, flags=self.cli_config)
 
     def fail(self, error: IvyError, code: int) -> int:
-        """Tell an error, and pass on the exit code."""
+        """Prints an error, and passes on the exit code."""
         if self.as_json:
             self.print_json({"error": {"kind": type(error).__name__, "message": str(error)}})
         else:
@@ -104,7 +105,7 @@ class IvyCommandApp(JupyterApp):
 
 
 def plain(text: object, keep: str = "") -> str:
-    """Text from outside as a terminal may show it: control characters become visible escapes."""
+    """Returns text from outside as a terminal may show it: control characters made visible."""
     return "".join(
         character if character.isprintable() or character in keep else f"\\x{ord(character):02x}"
         for character in str(text)

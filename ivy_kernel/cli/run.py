@@ -1,4 +1,4 @@
-"""``jupyter ivy run``: any notebook, every cell in the sandbox."""
+"""``jupyter ivy run`` and ``demo``: a whole notebook, every cell in the sandbox."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class RunApp(IvyCommandApp):
         target = self._target(source)
         self.live_settings().current()  # a wrong setting is told before anything starts
         notebook = read_notebook(source)
-        from tqdm import tqdm
+        from tqdm import tqdm  # imported late: a wrong option is told without waiting for it
 
         code_cells = sum(cell.cell_type == "code" for cell in notebook.cells)
         with tqdm(total=code_cells, unit="cell", disable=not self.progress, file=sys.stderr) as bar:
@@ -129,7 +129,7 @@ class DemoApp(IvyCommandApp):
 
 
 def examples_directory() -> Path:
-    """Where the example notebooks are: in the installed package, or in the source tree."""
+    """Returns the directory of the example notebooks: in the package, or in the source tree."""
     package = Path(__file__).resolve().parent.parent
     for directory in (package / "examples", package.parent / "examples"):
         if (directory / "quickstart.ipynb").is_file():
@@ -138,7 +138,7 @@ def examples_directory() -> Path:
 
 
 def kernel_arguments(app: IvyCommandApp) -> list[str]:
-    """Our settings among the flags, for the kernel's own command line."""
+    """Returns our settings among the flags, for the kernel's own command line."""
     return [argument for argument in app.argv or [] if argument.startswith("--Ivy.")]
 
 
@@ -146,7 +146,7 @@ def kernel_arguments(app: IvyCommandApp) -> list[str]:
 
 
 def check_target(target: Path) -> None:
-    """See before a long run whether its result can be written.
+    """Checks before a long run that its result can be written.
 
     Raises
     ------
@@ -163,7 +163,7 @@ def check_target(target: Path) -> None:
 
 
 def read_notebook(path: Path) -> Any:
-    """A notebook in format 4.
+    """Returns a notebook in format 4.
 
     Raises
     ------
@@ -183,7 +183,7 @@ def read_notebook(path: Path) -> Any:
 
 
 def write_notebook(notebook: Any, target: Path) -> None:
-    """Write a notebook whole or not at all, so that a full disk spoils no earlier one.
+    """Writes a notebook whole or not at all, so that a full disk spoils no earlier one.
 
     Raises
     ------
@@ -192,6 +192,7 @@ def write_notebook(notebook: Any, target: Path) -> None:
     """
     import nbformat  # takes seconds on some machines
 
+    # A device such as /dev/stdout cannot be replaced by a file, so it is written to as it is.
     whole = not target.exists() or target.is_file()
     path = target.resolve()
     partial = path.with_name(f".{path.name}.{os.getpid()}") if whole else path
@@ -211,6 +212,7 @@ def write_notebook(notebook: Any, target: Path) -> None:
 # Execution ----------------------------------------------------------------------------------------
 
 STARTS = 3
+"""Tries to start a kernel that dies before any cell: another program may take its port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +241,7 @@ async def execute_notebook(
     after_cell: Callable[[int], None] | None = None,
     on_output: Callable[[int, Any], None] | None = None,
 ) -> FailedCell | None:
-    """Run every code cell, in order, until one fails.
+    """Runs every code cell, in order, until one fails.
 
     Parameters
     ----------
@@ -250,9 +252,9 @@ async def execute_notebook(
     kernel_arguments
         More arguments for the kernel's command line.
     before_cell, after_cell
-        Told the index of each code cell.
+        Called with the index of each code cell.
     on_output
-        Told each output message as it comes; not the ones that are taken away again.
+        Called with each output message as it comes; not with those that are taken away again.
 
     Returns
     -------
@@ -302,7 +304,7 @@ async def execute_notebook(
 
 
 class _WatchedClient(NotebookClient):
-    """Shows outputs as they come, and starts the kernel again when it dies before any cell."""
+    """Passes outputs on as they come, and starts a kernel again that dies before any cell."""
 
     on_output: Callable[[int, Any], None] | None = None
 
@@ -337,7 +339,7 @@ def _number_of_failed(notebook: Any) -> int:
 
 
 def print_cell(cell: Any) -> None:
-    """Print a cell's source, as a terminal session shows it."""
+    """Prints a cell's source, as a terminal session shows it."""
     width = min(shutil.get_terminal_size().columns, 100)
     print_line("─" * width)
     for line in cell.source.splitlines():
@@ -345,9 +347,10 @@ def print_cell(cell: Any) -> None:
 
 
 def print_message(message: Any) -> None:
-    """Print an output as text."""
+    """Prints an output as text."""
     content = message["content"]
     if message["msg_type"] == "stream":
+        # Raw: the escapes are the notebook's own colours, as in any terminal.
         print_line(content["text"].rstrip("\n"), raw=True)
     elif message["msg_type"] == "error":
         print_line("\n".join(content["traceback"]), raw=True)
@@ -361,7 +364,7 @@ def print_message(message: Any) -> None:
 
 
 def report(failed: FailedCell | None, target: Path) -> int:
-    """Say how a run ended; the exit code."""
+    """Prints how a run ended; returns the exit code."""
     print_line(f"The executed notebook is {target}.", error=True)
     if failed is None:
         return 0

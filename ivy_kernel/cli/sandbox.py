@@ -1,4 +1,4 @@
-"""``jupyter ivy status · create · terminate · files``."""
+"""``jupyter ivy status · create · terminate · files · serve``: one sandbox and its life."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ class FilesApp(_LifecycleApp):
 
 
 def status_facts(lifecycle: Lifecycle, status: Json) -> Json:
-    """What ``--json`` prints: which sandbox it is, and its canonical status."""
+    """Returns what ``--json`` prints: the sandbox, and its canonical status."""
     return {
         "name": lifecycle.name,
         "local": lifecycle.local,
@@ -220,11 +220,11 @@ def _end_process(process: asyncio.subprocess.Process) -> None:
 TICK_SECONDS = 1.0
 
 WAITING_SECONDS = 3.0
-"""How old a status may be while somebody waits for a state."""
+"""Greatest age of a status while ``--until`` waits for a state."""
 
 
 async def watch_status(lifecycle: Lifecycle, *, until: str, as_json: bool) -> int:
-    """Show a sandbox's status until interrupted, or until a state is reached; the exit code.
+    """Shows a sandbox's status until interrupted or until a state is reached; the exit code.
 
     Parameters
     ----------
@@ -242,6 +242,7 @@ async def watch_status(lifecycle: Lifecycle, *, until: str, as_json: bool) -> in
     """
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
+    # Not KeyboardInterrupt: the last line must be ended, and the exit code depends on --until.
     loop.add_signal_handler(signal.SIGINT, stopped.set)
     screen = _Screen(lifecycle, as_json=as_json)
     monitor = lifecycle.monitor()
@@ -260,7 +261,7 @@ async def watch_status(lifecycle: Lifecycle, *, until: str, as_json: bool) -> in
             while not stopped.is_set():
                 screen.tick(monitor.reading)
                 if until and (asking is None or asking.done()):
-                    # Whoever waits for something wants to know sooner than who just looks on.
+                    # A script that waits shall go on soon; the monitor's own interval may be long.
                     refresh = monitor.refresh(max_age_seconds=WAITING_SECONDS)
                     asking = asyncio.ensure_future(refresh)
                 await _wait(stopped)
@@ -285,7 +286,7 @@ async def _wait(stopped: asyncio.Event) -> None:
 
 
 def _exit_code(reading: Reading, until: str) -> int | Exception | None:
-    """What a reading ends the watch with; ``None`` to go on."""
+    """Returns the exit code, or the error, that ends the watch; ``None`` to go on."""
     if not until:
         return None
     if isinstance(reading.error, REFUSALS):
@@ -301,7 +302,7 @@ def _exit_code(reading: Reading, until: str) -> int | Exception | None:
 
 
 class _Screen:
-    """Where the watch is shown."""
+    """The output of the watch: lines, JSON, or in a terminal one line that is rewritten."""
 
     def __init__(self, lifecycle: Lifecycle, *, as_json: bool) -> None:
         self._lifecycle = lifecycle
@@ -310,7 +311,7 @@ class _Screen:
         self._told: tuple[Any, ...] = ()
 
     def show_change(self, reading: Reading) -> None:
-        """Print a line if something has changed that is not just time passing."""
+        """Prints a line if something has changed that is not just time passing."""
         now = monotonic_seconds()
         if self._as_json:
             facts = status_facts(self._lifecycle, reading.to_json(now))
@@ -323,7 +324,7 @@ class _Screen:
         self._told = told
 
     def tick(self, reading: Reading) -> None:
-        """In a terminal, write the one line again."""
+        """Rewrites the one line of a terminal."""
         if not self._is_live:
             return
         line = status_line(self._lifecycle.name, reading, monotonic_seconds())
@@ -332,14 +333,14 @@ class _Screen:
         sys.stdout.flush()
 
     def end(self) -> None:
-        """Leave the last line as it is."""
+        """Leaves the last line as it is."""
         if self._is_live:
             sys.stdout.write("\n")
             sys.stdout.flush()
 
 
 def status_line(name: str, reading: Reading, now: float) -> str:
-    """State, countdowns, and what is wrong, in one line."""
+    """Returns state, countdowns and faults in one line."""
     reason = reading.stale_reason(now)
     if reading.status is None:
         return f"{name}: {reason}"

@@ -95,7 +95,7 @@ OUT_HELP = """\
 
 @dataclass(frozen=True, slots=True)
 class CellOptions:
-    """What stands after ``%%ivy``.
+    """The options of one ``%%ivy`` cell.
 
     Parameters
     ----------

@@ -26,10 +26,10 @@ class ScriptRoute(PlainRoute):
     )
 
     async def check(self) -> None:
-        """Nothing can be lost: there are no variables."""
+        """Does nothing: without variables, none can be lost."""
 
     async def execute(self, cell: Cell, sink: Sink) -> Outcome:
-        """Run one cell."""
+        """Runs one cell."""
         outcome = await self._run(show_last_value(cell.code), cell, sink)
         if outcome.fate == "succeeded" and cell.user_expressions:
             outcome.reply["user_expressions"] = unanswered(
@@ -38,19 +38,19 @@ class ScriptRoute(PlainRoute):
         return outcome
 
     async def ask(self, msg_type: str, content: Json) -> Json | None:
-        """Nobody is there to ask between two scripts."""
+        """Returns ``None``: between two scripts no Python is there to ask."""
         return None
 
     async def interrupt(self) -> None:
-        """Stop waiting: the platform offers nothing that would stop a script."""
+        """Stops waiting: the platform offers nothing that would stop a script."""
         self._call.stop()
 
     async def restart(self) -> None:
-        """Nothing to do: each cell has a fresh namespace anyway."""
+        """Does nothing: each cell has a fresh namespace anyway."""
 
 
 def show_last_value(code: str) -> str:
-    """The code, made to print the value of its last line if that is an expression.
+    """Returns the code, made to print the value of its last line if that is an expression.
 
     A script shows no values; a cell does. Line numbers stay as they are, since the change is
     confined to the last expression, which is parenthesised where it stands.
@@ -62,7 +62,7 @@ def show_last_value(code: str) -> str:
     if not body or not isinstance(body[-1], ast.Expr) or code.rstrip().endswith(";"):
         return code
     last = body[-1]
-    lines = code.encode().split(b"\n")
+    lines = code.encode().split(b"\n")  # ast counts columns in bytes of UTF-8
     first, end = last.lineno - 1, (last.end_lineno or last.lineno) - 1
     if lines[first][: last.col_offset].strip():
         return code  # something stands before it on its line

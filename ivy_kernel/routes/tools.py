@@ -22,7 +22,7 @@ DEPTH_LIMIT = 40
 
 
 def strings_in(value: object, depth: int = 0) -> Iterator[str]:
-    """Every string in a JSON value, however nested (to a depth of 40)."""
+    """Yields every string in a JSON value, however nested (to a depth of 40)."""
     if isinstance(value, str):
         yield value
     elif depth < DEPTH_LIMIT:
@@ -52,11 +52,11 @@ class Language:
     answer_format: str
 
     def snippet(self, nonce: str) -> str:
-        """The code to send; ``nonce`` is a random word of this call."""
+        """Returns the code to send; ``nonce`` is a random word of this call."""
         return self.snippet_format.format(nonce=nonce)
 
     def find_answer(self, result: object, nonce: str) -> re.Match[str] | None:
-        """What the snippet printed, if it ran; ``result`` is the tool's JSON."""
+        """Returns what the snippet printed, if it ran; ``result`` is the tool's JSON."""
         pattern = re.compile(self.answer_format.format(nonce=nonce))
         for text in strings_in(result):
             if match := pattern.search(text):
@@ -168,7 +168,7 @@ it would do with code.
 
 
 def budget_seconds(tool: str, wanted_seconds: float) -> float:
-    """The part of a wanted time budget that the platform grants a tool, known or not."""
+    """Returns the part of a wanted time budget that the platform grants a tool, known or not."""
     row = TOOLS.get(tool)
     return min(wanted_seconds, row.cap_seconds if row else CAP_SECONDS)
 
@@ -178,7 +178,7 @@ PROBE_TIMEOUT_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What a probe saw of the Python that ran it.
+    """The Python that ran a probe.
 
     Parameters
     ----------
@@ -224,7 +224,7 @@ class SandboxTools:
         *,
         retry: bool = True,
     ) -> object:
-        """Call a tool with its own parameters; its own JSON result.
+        """Calls a tool with its own parameters; returns its own JSON result.
 
         Parameters
         ----------
@@ -252,7 +252,7 @@ class SandboxTools:
     async def run(
         self, tool: str, code: str, timeout_seconds: float, *, retry: bool = True
     ) -> object:
-        """Run code through a tool; the tool's own JSON result.
+        """Runs code through a tool; returns the tool's own JSON result.
 
         Where the tool refuses the code unread, a probe in its own language looks for the field that
         it takes code in, and the code is sent again. A tool whose language is not known is not
@@ -283,7 +283,7 @@ class SandboxTools:
         return await self.call(tool, {name: code}, timeout_seconds, retry=retry)
 
     async def probe(self, tool: str) -> Probe:
-        """Find out, by running a harmless snippet, which field works and which Python answers.
+        """Runs a harmless snippet to find the field that works and the Python that answers.
 
         Parameters
         ----------
@@ -309,8 +309,9 @@ class SandboxTools:
     async def _find_field(
         self, tool: str, language: Language, refusal: BadRequestError | None = None
     ) -> re.Match[str]:
-        """Find the field that the tool takes code in; what the snippet printed."""
+        """Finds the field that the tool takes code in; returns what the snippet printed."""
         refused: list[str] = []
+        # The setting's field first, so that a tool that works as configured gets one call.
         for name in dict.fromkeys((self._code_field(tool), *language.fields)):
             nonce = os.urandom(8).hex()
             parameters = {name: language.snippet(nonce)}
@@ -319,6 +320,7 @@ class SandboxTools:
             except BadRequestError as exc:
                 refused.append(f"{name}: {exc.detail or 'HTTP 400'}")
                 continue
+            # A tool may ignore a field that it does not know and answer 200 all the same.
             answer = language.find_answer(result, nonce)
             if answer is not None:
                 self.found_fields[tool] = self.code_fields[tool] = name

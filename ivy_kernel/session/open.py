@@ -1,4 +1,8 @@
-"""From settings to a sandbox: the one place where kernel, magics and command line resolve it."""
+"""Factories: the session and the lifecycle of the sandbox that the settings name.
+
+Kernel, magics, command line and server extension all come through here, so that they mean the same
+sandbox. Session ids that nothing names are generated here and kept per chat.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +28,12 @@ from ivy_kernel.settings.settings import LOCAL_CHAT_ID, Ivy, missing_sentence
 
 
 def session_ids_file() -> Path:
-    """The file that keeps the generated ids."""
+    """Returns the path of the file that keeps the generated ids."""
     return Path(jupyter_data_dir()) / "ivy" / "session-ids.json"
 
 
 def session_id_for(chat_id: str) -> str:
-    """The kept session id of a chat; made now when there is none.
+    """Returns the kept session id of a chat; generates it when there is none.
 
     A file that cannot be read or written costs nothing but that the id is not kept.
     """
@@ -70,7 +74,7 @@ LOCAL_RETRY_SECONDS = 0.5
 def open_lifecycle(
     live: LiveSettings, *, chat_id: str | None = None, campaign_id: str | None = None
 ) -> Lifecycle:
-    """The sandbox that the settings mean. Talks to nobody yet.
+    """Returns the lifecycle of the sandbox that the settings name. Sends no request yet.
 
     Parameters
     ----------
@@ -119,7 +123,7 @@ def open_session(
     on_background: Sink | None = None,
     on_event: Callable[[Event], None] | None = None,
 ) -> Session:
-    """A session on the sandbox that the settings mean. Talks to nobody yet.
+    """Returns a session on the sandbox that the settings name. Sends no request yet.
 
     Parameters
     ----------
@@ -153,7 +157,10 @@ def code_fields(settings: Ivy) -> dict[str, str]:
 
 
 def identity(settings: Ivy) -> tuple[object, ...]:
-    """What must stay the same for a session to stay the right one."""
+    """Returns the settings that a session depends on: when one changes, a new session is needed.
+
+    Keys are not among them: the client asks for the key of the moment at each request.
+    """
     names = (
         *("api_url", "chat_id", "campaign_id", "session_id", "route", "auto_create"),
         *("cell_timeout_seconds", "start_timeout_seconds", "connect_timeout_seconds"),
@@ -164,7 +171,7 @@ def identity(settings: Ivy) -> tuple[object, ...]:
 
 
 def _key_token(live: LiveSettings) -> object:
-    """Changes when a key or an address does; a hash, so that no key is kept."""
+    """Returns a value that changes when a key or an address does; a hash keeps no key."""
     settings = live.current()
     return hash((settings.api_key, settings.api_url, settings.recoup_api_key))
 
@@ -182,7 +189,7 @@ def _connector(live: LiveSettings) -> Callable[[], Awaitable[IvyClient]]:
 
 
 def _recoup_connector(live: LiveSettings) -> Callable[[], Awaitable[RecoupClient]]:
-    """Recoup's client; the local sandbox serves its route too, for who has no account there."""
+    """Returns what makes Recoup's client; without an account there, the local sandbox serves it."""
 
     async def connect() -> RecoupClient:
         settings = live.current()
@@ -198,7 +205,7 @@ def _recoup_connector(live: LiveSettings) -> Callable[[], Awaitable[RecoupClient
 
 
 async def _address(live: LiveSettings) -> tuple[str, Callable[[], str]]:
-    """Where the Ivy API is, and what gives its key."""
+    """Returns the address of the Ivy API, and what gives its key."""
     settings = live.current()
     if not settings.is_local:
         return settings.api_url, lambda: live.current().api_key

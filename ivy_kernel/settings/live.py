@@ -47,13 +47,14 @@ class LiveSettings:
         self._seen: tuple[list[_FileState], int] = ([], 0)
 
     def current(self) -> Ivy:
-        """The settings of the moment.
+        """Returns the settings of the moment.
 
         Raises
         ------
         SettingError
             When one cannot be used.
         """
+        # Taken before the files are read: a change in between is then seen at the next look.
         seen = (_file_states(), _environment_hash())
         if self._settings is None or seen != self._seen:
             self._settings = None
@@ -62,14 +63,14 @@ class LiveSettings:
         return self._settings
 
     def reload(self) -> Ivy:
-        """Read all settings again, whether or not a change can be seen from outside."""
+        """Reads all settings again, whether or not a change can be seen from outside."""
         self._settings = None
         return self.current()
 
     def attach(
         self, chat_id: str, *, campaign_id: str | None = None, session_id: str | None = None
     ) -> Callable[[], None]:
-        """Mean another chat from now on, whatever the files and the environment say.
+        """Switches to another chat, whatever the files and the environment say.
 
         Parameters
         ----------
@@ -111,12 +112,12 @@ class LiveSettings:
 
 
 def _environment_hash() -> int:
-    """Changes when a variable of ours does; a hash, so that no key is kept."""
+    """Returns a number that changes when a variable of ours does; a hash keeps no key."""
     return hash(tuple(os.environ.get(name) for name in _VARIABLES))
 
 
 def _file_states() -> list[_FileState]:
-    """The config files that are there."""
+    """Returns the states of the config files that are there."""
     states = []
     for path in config_file_names():
         try:

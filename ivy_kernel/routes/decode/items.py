@@ -42,20 +42,21 @@ OUTPUT_TYPES = frozenset(
 
 
 def output_type_of(fields: Fields) -> str | None:
-    """The nbformat output type or Jupyter message type of an item; ``None`` when it has none."""
+    """Returns the nbformat output type or Jupyter message type of an item, or ``None``."""
     kind = fields.peek("output_type", "msg_type")
     header = fields.peek("header")
     if kind is None and isinstance(header, dict):
         kind = Fields(header).peek("msg_type")
     if kind is None:
         tag = fields.peek("type")
+        # Typed results use "error" as a tag, too; only Jupyter's has an ename.
         is_output = tag != "error" or fields.peek("ename") is not None
         kind = tag if is_output else None
     return kind if isinstance(kind, str) and kind in OUTPUT_TYPES else None
 
 
 def add_output(fields: Fields, parts: ResultParts) -> dict[str, Any]:
-    """Add an output or message.
+    """Adds an output or message.
 
     Parameters
     ----------
@@ -129,6 +130,7 @@ def _add_display(kind: str | None, fields: Fields, parts: ResultParts) -> None:
         output = execute_result(data, metadata, take_count(fields))
     else:
         output = display(data, metadata)
+    # The update replaces what the notebook shows, so the first display is changed in its place.
     shown_before = parts.displays.get(display_id)
     if kind == "update_display_data" and shown_before is not None:
         shown_before.update(data=output["data"], metadata=output["metadata"])
@@ -139,7 +141,7 @@ def _add_display(kind: str | None, fields: Fields, parts: ResultParts) -> None:
 
 
 def _flat_bundle(fields: Fields) -> dict[str, Any]:
-    """The data of an nbformat 3 output, which has its formats beside its type."""
+    """Returns the data of an nbformat 3 output, which has its formats beside its type."""
     data: dict[str, Any] = {}
     for key in fields.left():
         mime_type = mime_type_of(snake_case(key))
@@ -159,7 +161,7 @@ def _take_display_id(fields: Fields) -> str:
 
 
 def take_metadata(fields: Fields) -> dict[str, Any]:
-    """The display metadata of an item; empty when it has none."""
+    """Returns the display metadata of an item; empty when it has none."""
     metadata = fields.peek("metadata")
     if not isinstance(metadata, dict):
         return {}
@@ -168,7 +170,7 @@ def take_metadata(fields: Fields) -> dict[str, Any]:
 
 
 def take_count(fields: Fields) -> int | None:
-    """The execution count of an object; ``None`` when it has no valid one."""
+    """Returns the execution count of an object; ``None`` when it has no valid one."""
     count = fields.peek("execution_count", "prompt_number")
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         return None
@@ -192,20 +194,20 @@ _TYPE_NAMES = ("mime_type", "mimetype", "media_type", "content_type", "mime", "f
 
 
 def has_data_or_place(fields: Fields) -> bool:
-    """Whether an object has what a picture or file must have: its data, or where it is."""
+    """Returns whether an object has what a picture or file must have: its data, or where it is."""
     return any(isinstance(fields.peek(name), (str, dict)) for name in DATA_NAMES) or any(
         isinstance(fields.peek(name), str) for name in _PLACE_NAMES
     )
 
 
 def is_picture(fields: Fields) -> bool:
-    """Whether an object is a picture or file: data or place, and a type."""
+    """Returns whether an object is a picture or file: data or place, and a type."""
     has_type = any(mime_type_of(fields.peek(name)) for name in _TYPE_NAMES)
     return has_data_or_place(fields) and (has_type or fields.peek("type") in PICTURE_TYPES)
 
 
 def picture_of_text(text: str, name: str = "") -> Output:
-    """The display of a picture or file given as one string: data URI, base64, URL or path."""
+    """Returns the display of a picture or file given as data URI, base64, URL or path."""
     mime_type = sniff(text)
     if mime_type is None:
         return display(link_bundle(text.strip(), name))
@@ -215,7 +217,7 @@ def picture_of_text(text: str, name: str = "") -> Output:
 
 
 def pictures_of(fields: Fields, name: str = "") -> list[Output]:
-    """The displays of a picture or file given as an object.
+    """Returns the displays of a picture or file given as an object.
 
     Parameters
     ----------
@@ -304,7 +306,7 @@ def _bundle_of_data(
 
 
 def _with_size(fields: Fields, metadata: dict[str, Any], bundle: dict[str, Any]) -> dict[str, Any]:
-    """Display metadata with the size in which a picture is to be shown, where it is given."""
+    """Returns display metadata with the size in which a picture is to be shown, if given."""
     size = {
         name: fields.take(name)
         for name in ("width", "height")
@@ -322,7 +324,7 @@ _RESOURCE_TYPES = frozenset(["resource", "resource_link"])
 
 
 def is_item(value: object) -> bool:
-    """Whether a value, wherever it stands, can be nothing but an item that `add_item` knows."""
+    """Returns whether a value at any place is certainly an item that `add_item` knows."""
     if not isinstance(value, dict):
         return False
     fields = Fields(value)
@@ -330,7 +332,7 @@ def is_item(value: object) -> bool:
 
 
 def add_item(item: object, parts: ResultParts) -> dict[str, Any] | None:
-    """Add what one item shows.
+    """Adds the outputs of one item.
 
     Parameters
     ----------
@@ -404,7 +406,7 @@ def _add_content_part(fields: Fields, parts: ResultParts) -> dict[str, Any]:
 
 
 def is_typed(fields: Fields) -> bool:
-    """Whether an object is a typed result: its keys are formats (``png``, ``html``, …)."""
+    """Returns whether an object is a typed result: its keys are formats (``png``, ``html``, …)."""
     names = {snake_case(key) for key in fields.left()}
     return (
         bool(names & (FORMATS.keys() - {"text", "plain"}))
@@ -415,7 +417,7 @@ def is_typed(fields: Fields) -> bool:
 
 
 def add_typed(fields: Fields, parts: ResultParts) -> dict[str, Any]:
-    """Add a typed result; returns the fields that are not known."""
+    """Adds a typed result; returns the fields that are not known."""
     is_main = isinstance(fields.peek("is_main_result"), bool) and fields.take("is_main_result")
     metadata = take_metadata(fields)
     data = _typed_bundle(fields)

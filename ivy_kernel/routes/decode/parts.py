@@ -1,4 +1,4 @@
-"""What has been found in a tool's answer so far, sorted by what it is."""
+"""The parts of a tool's answer that the decoder has found, and makers of single outputs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Output = dict[str, Any]
 
 @dataclass(slots=True)
 class ResultParts:
-    """What has been found in a tool's answer so far.
+    """The parts of a tool's answer that have been found so far, sorted by what they are.
 
     Parameters
     ----------
@@ -60,15 +60,16 @@ class ResultParts:
     execution_count: int | None = None
 
     def has_content(self) -> bool:
-        """Whether anything that a user would look at has been found."""
+        """Returns whether anything that a user would look at has been found."""
         return bool(
             self.stdout or self.stderr or self.shown or self.pictures or self.failures or self.notes
         )
 
     def say(self, text: str) -> None:
-        """Add words of the tool, as text on stdout at this place."""
+        """Adds words of the tool, as text on stdout at this place."""
         if text:
             if self.shown and self.said and self.shown[-1] is self.said[-1]:
+                # Two pieces of words in a row, which front ends would show on one line.
                 last = self.shown[-1]
                 last["text"] += "" if last["text"].endswith("\n") else "\n"
             output = stream("stdout", text)
@@ -76,17 +77,17 @@ class ResultParts:
             self.said.append(output)
 
     def add_other(self, path: str, value: object) -> None:
-        """Keep a field that no family knows."""
+        """Keeps a field that no family knows."""
         put(self.others, path, value)
 
 
 def stream(name: str, text: str) -> Output:
-    """A stream output."""
+    """Returns a stream output."""
     return {"output_type": "stream", "name": name, "text": text}
 
 
 def display(data: dict[str, Any], metadata: dict[str, Any] | None = None) -> Output:
-    """A display_data output."""
+    """Returns a display_data output."""
     return {
         "output_type": "display_data",
         "data": bundle_of(data),
@@ -97,7 +98,7 @@ def display(data: dict[str, Any], metadata: dict[str, Any] | None = None) -> Out
 def execute_result(
     data: dict[str, Any], metadata: dict[str, Any] | None = None, count: int | None = None
 ) -> Output:
-    """An execute_result output; without a count it gets one when the decoding ends."""
+    """Returns an execute_result output; without a count it gets one when the decoding ends."""
     return {
         "output_type": "execute_result",
         "data": bundle_of(data),
@@ -107,7 +108,7 @@ def execute_result(
 
 
 def value_data(value: object) -> dict[str, Any]:
-    """The MIME bundle that shows a JSON value: a bundle itself, a text, or JSON."""
+    """Returns the MIME bundle that shows a JSON value: a bundle itself, a text, or JSON."""
     if isinstance(value, dict) and is_bundle(value):
         return value
     if isinstance(value, str):

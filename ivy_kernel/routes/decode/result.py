@@ -30,7 +30,7 @@ _ERROR_LINES_LIMIT = 20  # longer words of a failed tool stay a stream, their la
 
 @dataclass(frozen=True, slots=True)
 class DecodedResult:
-    """What a tool's answer says about a cell.
+    """A tool's answer, decoded.
 
     Parameters
     ----------
@@ -45,14 +45,14 @@ class DecodedResult:
 
 
 def decode_result(result: object, *, execution_count: int | None = None) -> DecodedResult:
-    """Decode a tool's answer of any shape into notebook outputs.
+    """Decodes a tool's answer of any shape into notebook outputs.
 
     Pure and total: no JSON value makes it raise, and the same value gives the same outputs.
     No text is lost: each string of the answer that is not blank is in the outputs, as it is, as a
     part of JSON text, or as what it encodes (base64 without its prefix, SVG and texts decoded,
     JSON in a string taken apart). Left out are type tags, stream names and status words, headers
-    of messages, cells' metadata, short book-keeping (``fields.NOISE_KEYS``) and echoes of the code
-    (``fields.ECHO_KEYS``), displays that a later update replaces, and what is there twice.
+    of messages, cells' metadata, short book-keeping (``values.NOISE_KEYS``) and echoes of the code
+    (``values.ECHO_KEYS``), displays that a later update replaces, and what is there twice.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ def decode_result(result: object, *, execution_count: int | None = None) -> Deco
 
 
 def _unknown(value: Any, found: ResultParts) -> ResultParts:
-    """The parts that show a value of unknown shape in full; how it went is kept."""
+    """Returns the parts that show a value of unknown shape in full; the flags found are kept."""
     parts = ResultParts(
         exit_code=found.exit_code,
         has_failed=found.has_failed,
@@ -95,7 +95,7 @@ def _unknown(value: Any, found: ResultParts) -> ResultParts:
 
 
 def _compose(parts: ResultParts) -> list[Output]:
-    """The outputs in the order of a notebook: streams, results, pictures, other fields, error."""
+    """Returns the outputs in a notebook's order: streams, results, pictures, others, errors."""
     stdout, stderr = "".join(parts.stdout), "".join(parts.stderr)
     stdout = _without_repetition(stdout, "stdout", parts)
     stderr = _without_repetition(stderr, "stderr", parts)
@@ -118,7 +118,7 @@ def _streams(stdout: str, stderr: str, parts: ResultParts) -> list[tuple[str, st
 
 
 def _without_repetition(text: str, name: str, parts: ResultParts) -> str:
-    """A stream's text, or nothing when the outputs hold the same text as streams already."""
+    """Returns a stream's text, or nothing when the outputs hold the same text already."""
     shown = "".join(
         output["text"]
         for output in parts.shown
@@ -130,7 +130,7 @@ def _without_repetition(text: str, name: str, parts: ResultParts) -> str:
 
 
 def _drop_repeated_words(parts: ResultParts, stdout: str, stderr: str) -> None:
-    """Drop words of the tool that only repeat the streams."""
+    """Drops words of the tool that only repeat the streams."""
     out, err = _filled_lines(stdout), _filled_lines(stderr)
     if len(parts.said) == 1 and _filled_lines(parts.said[0]["text"]) in (
         lines for lines in (out, err, out + err, err + out) if lines
@@ -139,7 +139,7 @@ def _drop_repeated_words(parts: ResultParts, stdout: str, stderr: str) -> None:
 
 
 def _filled_lines(text: str) -> list[str]:
-    """The lines of a text that are not blank, without white space at their ends."""
+    """Returns the lines of a text that are not blank, without white space at their ends."""
     return [line.rstrip() for line in text.split("\n") if line.strip()]
 
 
@@ -150,7 +150,7 @@ def _drop(parts: ResultParts, words: Output) -> None:
 def _settle_failures(
     parts: ResultParts, stdout: str, stderr: str
 ) -> tuple[str, str, list[Failure]]:
-    """Decide whether the cell failed and with which errors, each shown once.
+    """Decides whether the cell failed and with which errors, each shown once.
 
     Returns
     -------
@@ -174,6 +174,8 @@ def _settle_failures(
         or bool(shown_errors or failures)
     )
     texts = _Texts(parts, stdout, stderr)
+    # A program may print a traceback and go on. Only where the answer says nothing of how it went
+    # is one at the end of stderr taken for the cell's end.
     is_silent = not parts.has_succeeded and parts.exit_code is None
     if not has_failed and not (is_silent and split_traceback(stderr)):
         return stdout, stderr, []
@@ -208,7 +210,7 @@ class _Texts:
         self._before = ""
 
     def find_traceback(self) -> Failure | None:
-        """The traceback at the end of stderr, of the tool's last words, or of stdout."""
+        """Returns the traceback at the end of stderr, of the tool's last words, or of stdout."""
         words = self._parts.said[-1]["text"] if self._parts.said else ""
         for place, text in (("stderr", self.stderr), ("words", words), ("stdout", self.stdout)):
             split = split_traceback(text)
@@ -219,7 +221,7 @@ class _Texts:
         return None
 
     def cut_traceback(self) -> None:
-        """Take the traceback that was found out of its text, since it is shown elsewhere."""
+        """Takes the traceback that was found out of its text, since it is shown elsewhere."""
         if self._place == "stderr":
             self.stderr = self._before
         elif self._place == "stdout":
@@ -235,7 +237,7 @@ def _lines(failure: Failure) -> list[str]:
 
 
 def _completed(found: Failure, reported: list[Failure]) -> Failure:
-    """The error of a traceback on stderr, with what the answer itself says of it."""
+    """Returns the error of a traceback on stderr, with what the answer itself says of it."""
     lines = [line for failure in reported for line in _lines(failure)]
     missing = missing_lines(found.text(), lines)
     if not missing:
@@ -244,7 +246,7 @@ def _completed(found: Failure, reported: list[Failure]) -> Failure:
 
 
 def _failure_of_words(parts: ResultParts, stderr: str) -> Failure:
-    """The error of a cell whose answer reports none, perhaps in the tool's own words."""
+    """Returns the error of a cell whose answer reports none, perhaps in the tool's words."""
     words = "\n".join(output["text"].rstrip("\n") for output in parts.said)
     is_message = bool(words.strip()) and parts.exit_code in (None, 0) and not parts.timed_out
     if not is_message or words.count("\n") >= _ERROR_LINES_LIMIT:
@@ -255,7 +257,7 @@ def _failure_of_words(parts: ResultParts, stderr: str) -> Failure:
 
 
 def _default_failure(parts: ResultParts, text: str) -> Failure:
-    """The error of a cell of which only the texts and the exit code are known."""
+    """Returns the error of a cell of which only the texts and the exit code are known."""
     if parts.timed_out:
         return Failure()
     lines = plain(text).strip().split("\n")
@@ -267,7 +269,7 @@ def _default_failure(parts: ResultParts, text: str) -> Failure:
 
 
 def _timeout(failure: Failure) -> Failure:
-    """An error as the timeout that caused it."""
+    """Returns an error as the timeout that caused it."""
     value = failure.value or _TIMEOUT_TEXT
     if failure.name in ("", "TimeoutError") and not failure.traceback:
         return Failure("TimeoutError", value)

@@ -1,4 +1,4 @@
-"""The shapes of tool results: which field of an answer means what, at whatever depth it stands."""
+"""The shapes of tool results: the meaning of each field of an answer, at any nesting depth."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _TRIVIAL_MESSAGE = re.compile(
 
 
 def add_answer(value: Any, parts: ResultParts, path: str = "", depth: int = 0) -> bool:
-    """Add all that a tool's answer, or a part of it, holds.
+    """Adds all that a tool's answer, or a part of it, holds.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ def _add_list(items: list[Any], parts: ResultParts, path: str, depth: int) -> bo
 
 
 def _add_element(item: Any, parts: ResultParts, path: str, depth: int) -> None:
-    """Add an element of a list, as JSON when it is not known."""
+    """Adds an element of a list, as JSON when it is not known."""
     if is_empty(item):
         return
     if isinstance(item, dict):
@@ -125,7 +125,8 @@ def _add_element(item: Any, parts: ResultParts, path: str, depth: int) -> None:
 
 
 def _add_object(fields: Fields, parts: ResultParts, path: str, depth: int) -> None:
-    """Add the object in the order in which a notebook shows things."""
+    """Adds the object in the order in which a notebook shows things."""
+    # Before the streams are taken: beside them, `code` and `status` are exit codes.
     has_streams = "stdout" in fields or "stderr" in fields or "logs" in fields
     is_bad = take_flags(fields, parts, has_streams=has_streams)
     take_streams(fields, parts)
@@ -233,7 +234,7 @@ def _take_values(
 
 
 def _is_printed_error(value: Any, depth: int) -> bool:
-    """Whether a string, where prints go, tells of an error that is not the tool's.
+    """Returns whether a string, where prints go, tells of an error that is not the tool's.
 
     When the tool says that all went well, it is the answer of something that the user called.
     """
@@ -241,12 +242,12 @@ def _is_printed_error(value: Any, depth: int) -> bool:
 
 
 def _is_said(value: Any, parts: ResultParts) -> bool:
-    """Whether words of the tool hold the same value as JSON."""
+    """Returns whether words of the tool hold the same value as JSON."""
     return any(parse_json(words["text"]) == value for words in parts.said)
 
 
 def _add_value(value: Any, parts: ResultParts, *, has_streams: bool) -> None:
-    """Add the value of the cell's last expression."""
+    """Adds the value of the cell's last expression."""
     if isinstance(value, str) and is_picture_uri(value):
         parts.shown.append(picture_of_text(value))
     elif isinstance(value, str) and not has_streams:
@@ -256,7 +257,7 @@ def _add_value(value: Any, parts: ResultParts, *, has_streams: bool) -> None:
 
 
 def _keep(left: dict[str, Any], parts: ResultParts, path: str, depth: int) -> None:
-    """Keep the fields that the object's family does not know; answers among them are decoded."""
+    """Keeps the fields that the object's family does not know; answers among them are decoded."""
     for key, value in left.items():
         is_found = depth < DESCENT_LIMIT and is_answer_by_itself(value, depth)
         if not (is_found and add_answer(value, parts, _join(path, key), depth + 1)):
