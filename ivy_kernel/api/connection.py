@@ -147,6 +147,7 @@ class Connection:
                 headers={
                     "User-Agent": f"ivy-kernel/{__version__}",
                     "Accept": "application/json",
+                    # Fixed: httpx's own value depends on which optional decoders are installed.
                     "Accept-Encoding": "gzip, deflate",
                 },
             )
@@ -285,6 +286,7 @@ class Connection:
         chunks: list[bytes] = []
         size_bytes = 0
         try:
+            # Counted after decompression: a small body may unpack to gigabytes.
             async for chunk in response.aiter_bytes():
                 size_bytes += len(chunk)
                 if size_bytes > self._response_limit_bytes:

@@ -262,6 +262,7 @@ def error_from_response(
     else:
         error_class, template = known
         advice = fill(template, {"retry_after": _wait_words(retry_after_seconds), **subject})
+    # Last, in brackets: our sentence must be whole without it.
     said = f" (the platform says: {detail})" if detail else ""
     return error_class(
         f"Could not {fill(operation.purpose, subject)}: HTTP {status_code}, {advice}{said}.",
@@ -327,6 +328,8 @@ def _details(body: bytes) -> tuple[str, str]:
         return "", ""
     if not isinstance(value, dict):
         return "", ""
+    # The platform, Recoup and the gateways before them agree on no shape: the words stand at the
+    # top or below "error", under any of these names.
     nested = value.get("error")
     scopes = [value, nested] if isinstance(nested, dict) else [value]
     words = codes = ""

@@ -95,6 +95,7 @@ async def with_retries(
             repeatable = may_repeat(error, idempotent=idempotent) or (
                 also is not None and isinstance(error, also)
             )
+            # A repetition that would begin after the deadline is not waited for at all.
             pause = pause_seconds(attempt, error, random.random())  # noqa: S311 - jitter only
             if not repeatable or monotonic_seconds() - start + pause > deadline_seconds:
                 raise

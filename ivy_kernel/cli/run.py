@@ -268,6 +268,7 @@ async def execute_notebook(
     IvyError
         When the kernel's own process died.
     """
+    # Also when it was written for another kernel: the executed notebook opens with ours.
     notebook.metadata["kernelspec"] = {
         "name": KERNEL_NAME,
         "display_name": "Ivy Sandbox",
@@ -276,7 +277,7 @@ async def execute_notebook(
     client = _WatchedClient(
         notebook,
         kernel_name=KERNEL_NAME,
-        timeout=None,
+        timeout=None,  # a cell may run for hours; the settings hold the limits that there are
         resources={"metadata": {"path": str(directory)}},
         extra_arguments=kernel_arguments,
         on_cell_start=lambda cell, cell_index: (
@@ -328,6 +329,7 @@ class _WatchedClient(NotebookClient):
 
 
 def _number_of_failed(notebook: Any) -> int:
+    # nbclient's error does not say which cell it was.
     code_cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     for number, cell in enumerate(code_cells, 1):
         if any(output.output_type == "error" for output in cell.outputs):

@@ -155,6 +155,7 @@ class FilesApp(_LifecycleApp):
             self.print_json(files)
         elif not files:
             print_line(f"{lifecycle.name}: no files are registered.", error=True)
+        # The fields of an entry are not documented, so the likely names are tried.
         for entry in [] if self.as_json else files:
             name = next((entry[k] for k in ("path", "name", "filename") if k in entry), "?")
             size = next((entry[k] for k in ("sizeBytes", "size", "bytes") if k in entry), "")
@@ -193,6 +194,7 @@ class ServeApp(IvyCommandApp):
         if found is not None:
             print_line(f"The local sandbox runs already, at {found.url}.", error=True)
             return EXIT_FAILED
+        # In the foreground it ends when the user says so, not when it has been idle.
         command = local_server.server_command(idle_exit_seconds=365 * 24 * 3600.0)
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -207,6 +209,7 @@ class ServeApp(IvyCommandApp):
             loop.add_signal_handler(number, _end_process, process)
         print_line("Kernels without an account use this sandbox. Stop it with Ctrl-C.", error=True)
         code = await process.wait()
+        # An end by the signal that was passed on is the end that the user asked for.
         return 0 if code in (0, -signal.SIGINT, -signal.SIGTERM) else EXIT_FAILED
 
 
@@ -328,6 +331,7 @@ class _Screen:
         if not self._is_live:
             return
         line = status_line(self._lifecycle.name, reading, monotonic_seconds())
+        # A line as wide as the terminal would wrap, and "\r" would not lead back to its start.
         width = shutil.get_terminal_size().columns
         sys.stdout.write(f"\r\x1b[K{line[: width - 1]}")
         sys.stdout.flush()

@@ -30,6 +30,7 @@ _ivy_page = None; del _ivy_page
 """
 
 _NAME = r"%{0,2}[^\W\d][\w.*\[\]]*"
+# The questions of IPython: ?name, name?, name??, %pinfo name and its like.
 _HELP_LINE = re.compile(
     rf"\?{{1,2}}\s*{_NAME}|{_NAME}\?{{1,2}}|%(pinfo2?|psearch|pdoc|pdef|psource|pfile)\s.*"
 )
@@ -88,6 +89,7 @@ if same:
 print('IVY-INTERRUPT', same)
 """
 
+# Without IPython, every name but the module's own is removed.
 _RESET = """\
 try:
     get_ipython().run_line_magic('reset', '-sf')
@@ -185,6 +187,7 @@ class NotebookRoute(PlainRoute):
         if not self._call.running:
             return
         probe = self._probe
+        # Without /proc the process cannot be told from a later one with its id: no signal then.
         if probe is not None and probe.process_start:
             code = _INTERRUPT.format(pid=probe.process_id, start=probe.process_start)
             signal = asyncio.ensure_future(

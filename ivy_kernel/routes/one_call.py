@@ -34,6 +34,7 @@ def show_result(
         content = dict(output)
         msg_type = content.pop("output_type")
         if msg_type == "execute_result":
+            # The tool counts the cells of all notebooks of the chat; a notebook shows its own.
             content["execution_count"] = cell.execution_count
         sink(Message(msg_type, content))
     if decoded.error is None and was_interrupted and _says_interrupted(decoded.outputs):
@@ -86,6 +87,7 @@ class InterruptibleCall:
             return show_result(task.result(), cell, sink, was_interrupted=stopped.done())
         finally:
             self._task = self._stop = None
+            # Awaited too, so that no exception is left that nothing has retrieved.
             for future in (task, stopped):
                 future.cancel()
             await asyncio.gather(task, stopped, return_exceptions=True)

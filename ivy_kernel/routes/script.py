@@ -68,5 +68,6 @@ def show_last_value(code: str) -> str:
         return code  # something stands before it on its line
     comment = lines[end][last.end_col_offset :]
     lines[end] = lines[end][: last.end_col_offset] + b")" + comment
+    # The displayhook, not print: like a cell, it shows nothing for None.
     lines[first] = b"__import__('sys').displayhook(" + lines[first]
     return b"\n".join(lines).decode()

@@ -88,7 +88,8 @@ del _ivy_os, _ivy_sys, _ivy_start, _ivy_id, _ivy_file
         r":(?P<python_version>[\w.+]+):"
     ),
 )
-"""Its probe also tells which Python answers, and plants an identity in it."""
+"""Its probe also tells which Python answers. It plants an identity in ``sys``, which survives a
+reset of the namespace and ends with the process."""
 
 _SCRIPT_FIELDS = ("code", "command", "source", "script", "cmd", "input")
 

@@ -206,6 +206,8 @@ def _recoup_connector(live: LiveSettings) -> Callable[[], Awaitable[RecoupClient
 
 async def _address(live: LiveSettings) -> tuple[str, Callable[[], str]]:
     """Returns the address of the Ivy API, and what gives its key."""
+    # Called again for each connection: an embedded server that was started anew has another port
+    # and another token.
     settings = live.current()
     if not settings.is_local:
         return settings.api_url, lambda: live.current().api_key

@@ -135,6 +135,7 @@ class Ivy(Configurable):
         """Whether cells go to the embedded local sandbox."""
         if self.api_url == LOCAL:
             return True
+        # A newcomer who has set neither can run cells at once; a URL that was set is meant.
         return not self.api_key and self.sources["api_url"].kind == "default"
 
     def require(self, name: str) -> str:
@@ -220,12 +221,15 @@ def _load(
 ) -> Ivy:
     environ = os.environ if environ is None else environ
     files = read_config_files(config_path)
+    # Best first: the first layer that has a value wins. The environment comes after them, since it
+    # knows no names that are not ours.
     layers: list[tuple[Source, Mapping[str, Any]]] = [
         (Source("argument"), {k: v for k, v in arguments.items() if v is not None}),
         (Source("flag"), flags.get("Ivy", {})),
         *((Source("config file", str(path)), config.get("Ivy", {})) for path, config in files),
     ]
     names = setting_names()
+    # Before any value is used: a misspelt setting would silently keep its default.
     for source, layer in layers:
         _refuse(source, layer, names)
     values: dict[str, Any] = {}

@@ -44,6 +44,7 @@ _JSON_TYPE = re.compile(r"application/([^\n]*\+)?json")
 _BINARY_TYPE = re.compile(r"(image/(?!svg)|audio/|video/|font/|application/(pdf|octet-stream|zip))")
 _DATA_URI = re.compile(r"data:([^;,\s]*)((?:;[^;,\s]*)*),", re.IGNORECASE)
 _BASE64_ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/-_="
+# A shorter text that begins like a picture is a word.
 _SMALLEST_PICTURE_CHARS = 32
 # The first bytes of each format in base64, as far as they fill whole characters.
 _MAGIC = {
@@ -153,7 +154,7 @@ def clean_base64(data: str) -> str:
     if " " in bare and sniff(bare) is None:  # words, and not base64 in lines
         return data
     bare = "".join(bare.split())
-    while match := _DATA_URI.match(bare):
+    while match := _DATA_URI.match(bare):  # a prefix may be there more than once
         if not match[2].lower().endswith(";base64"):
             return data
         bare = bare[match.end() :]
@@ -204,7 +205,7 @@ def link_bundle(location: str, title: str = "") -> dict[str, Any]:
     name = title or location
     try:
         is_web = urlsplit(location).scheme.lower() in ("http", "https")
-    except ValueError:
+    except ValueError:  # for example brackets without an IPv6 address
         is_web = False
     if not is_web:
         where = location if name == location else f"{name}: {location}"

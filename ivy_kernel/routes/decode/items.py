@@ -448,6 +448,7 @@ def _typed_bundle(fields: Fields) -> dict[str, Any]:
         if isinstance(more, (dict, list)) and not is_empty(more):
             fields.drop(name)
             data[f"application/vnd.ivy.{name}+json"] = more
+    # No front end shows these types, so where nothing else is there the same goes as text.
     if data and all(mime_type.startswith("application/vnd.ivy.") for mime_type in data):
         data["text/plain"] = "\n".join(json_text(value) for value in data.values())
     return data

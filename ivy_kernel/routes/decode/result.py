@@ -63,6 +63,7 @@ def decode_result(result: object, *, execution_count: int | None = None) -> Deco
     """
     value = clean_value(result)
     parts = ResultParts()
+    # Where nothing but unknown fields was found, the whole answer tells more than its rest.
     is_known = add_answer(value, parts)
     if not is_known or (not parts.has_content() and parts.others):
         parts = _unknown(value, parts)
@@ -162,6 +163,7 @@ def _settle_failures(
         plain("\n".join((error["ename"], error["evalue"], *error["traceback"])))
         for error in shown_errors
     )
+    # A report of an error that an output shows already is dropped, unless it says more.
     failures = [
         failure
         for failure in parts.failures
@@ -179,6 +181,8 @@ def _settle_failures(
     is_silent = not parts.has_succeeded and parts.exit_code is None
     if not has_failed and not (is_silent and split_traceback(stderr)):
         return stdout, stderr, []
+    # A traceback at the end of a text is mostly the error that is reported elsewhere in short: the
+    # two become one. It is cut from its text only where it is certain to be shown.
     found = texts.find_traceback()
     if found is not None:
         if shown_errors:
@@ -190,8 +194,10 @@ def _settle_failures(
             failures = [*failures[:-1], _completed(found, failures[-1:])]
         if is_told:
             texts.cut_traceback()
+    # What is left of stderr may be no more than the error's own message.
     if failures and _filled_lines(texts.stderr) in ([], _filled_lines(failures[-1].value)):
         texts.stderr = ""
+    # The cell has failed, so it must end in an error, whatever there is to make one from.
     if not failures and not shown_errors:
         failures = [_failure_of_words(parts, texts.stderr)]
     if parts.timed_out:

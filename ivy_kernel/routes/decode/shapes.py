@@ -111,6 +111,7 @@ def _add_element(item: Any, parts: ResultParts, path: str, depth: int) -> None:
     if is_empty(item):
         return
     if isinstance(item, dict):
+        # A content part may hold a whole answer as JSON text, as servers of MCP wrap it.
         text = item.get("text") if item.get("type") == "text" else None
         answer = answer_in_text(text, depth) if isinstance(text, str) else None
         if answer is not None and add_answer(answer, parts, path, depth + 1):
@@ -165,6 +166,7 @@ def _take_cells(fields: Fields, parts: ResultParts, path: str, depth: int) -> No
     fields.drop("cells", *_NOTEBOOK_NAMES)
     for number, source in enumerate(cells):
         cell = Fields(source)
+        # The source is what was sent; the user has it in the cell.
         cell.drop(*_CELL_NAMES, "source", "code", "input")
         if depth < DESCENT_LIMIT:
             _add_object(cell, parts, f"{_join(path, 'cells')}[{number}]", depth + 1)

@@ -10,17 +10,21 @@ from typing import Any
 from ivy_kernel.routes.decode.values import Fields, is_empty, json_text, text_of
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+# CPython's header, and IPython's, which begins with the exception's name and spaces.
 _HEADER = re.compile(
     r"(?P<name>[A-Za-z_]\w*(?:\.\w+)*)?\s*(?:\+ )?(?:Exception Group )?"
     r"Traceback \(most recent call last\):?\s*"
 )
+# The dashes above a traceback of IPython.
 _RULE = re.compile(r"-{20,}\s*")
 _CHAINED = (
     "During handling of the above exception, another exception occurred",
     "The above exception was the direct cause of the following exception",
 )
 _NAMED = re.compile(r"(?P<name>[A-Za-z_]\w*(?:\.\w+)*)(?::(?:\s+(?P<value>.*))?)?", re.DOTALL)
+# The members of an exception group are set in behind bars.
 _GROUP_BAR = re.compile(r"^\s*\|\s+(?=[A-Za-z_])")
+# Only such a name before a colon makes "name: words" an error; "Note: …" is none.
 _ERROR_NAME = re.compile(
     r"(?:[A-Za-z_]\w*\.)*"
     r"(?:\w*(?:Error|Exception|Warning|Interrupt|Timeout|Exit|Group)|StopIteration|StopAsyncIteration)"
@@ -84,6 +88,7 @@ def split_traceback(text: str) -> tuple[str, Failure] | None:
     tuple[str, Failure] | None
         ``None`` when the text does not end in a traceback.
     """
+    # A cheap test first: most texts are long outputs without any traceback.
     if "Traceback (most recent" not in text and "Error" not in text:
         return None
     lines = text.rstrip().split("\n")

@@ -33,15 +33,18 @@ PICTURE_LISTS = ("images", "plots", "figures", "charts", "artifacts", "attachmen
 VALUE_NAMES = ("result", "return_value", "value", "execute_result")
 TEXT_NAMES = ("output", "text", "data", "outputs", "results", "content", "logs")
 WRAPPER_NAMES = ("response", "body", "payload", "notebook", "structured_content", "execution")
+# Names that mark an object as an answer, whatever their value.
 _KNOWN_BY_NAME = (
     *(*EXIT_NAMES, *STREAM_NAMES["stdout"], *STREAM_NAMES["stderr"]),
     *("result", "return_value", "output", "text", "outputs", "logs", "notebook"),
     *("success", "ok", "is_error", "error", "errors", "exception", "ename", "traceback"),
 )
+# Names that carry a reply's text: with a flag beside one of them, a JSON text is surely an answer.
 _REPLY_TEXT_NAMES = frozenset(
     ["output", "text", "result", "error", "outputs", "results", "data", "content"]
 )
 _NOTEBOOK_NAMES = frozenset(["cells", "metadata", "nbformat", "nbformat_minor"])
+# Names that mark an answer only where their value is a list; others use them for other things.
 _KNOWN_AS_LIST = ("cells", "results", "content", *PICTURE_LISTS)
 
 
@@ -254,7 +257,7 @@ def take_flags(fields: Fields, parts: ResultParts, *, has_streams: bool) -> bool
             is_good = flag is not (name in ("is_error", "failed"))
             is_bad = is_bad or not is_good
             parts.has_succeeded = parts.has_succeeded or is_good
-    for name in TIMED_OUT_NAMES:
+    for name in TIMED_OUT_NAMES:  # a number under such a name is a limit, not a verdict
         if isinstance(fields.peek(name), bool):
             parts.timed_out = fields.take(name) or parts.timed_out
     for name in _CUT_NAMES:
@@ -262,6 +265,7 @@ def take_flags(fields: Fields, parts: ResultParts, *, has_streams: bool) -> bool
             parts.notes.append("The platform cut this output short.")
     is_bad = _take_state(fields, parts) or is_bad
     parts.has_failed = parts.has_failed or is_bad
+    # Without streams beside it, "code" may be anything: an error's code, or the cell's source.
     names = (*EXIT_NAMES, "code", "status") if has_streams else EXIT_NAMES
     for name in names:
         exit_code = _integer(fields.peek(name))
@@ -283,7 +287,7 @@ def _take_state(fields: Fields, parts: ResultParts) -> bool:
 
 
 def _integer(value: Any) -> int | None:
-    if isinstance(value, bool):
+    if isinstance(value, bool):  # Python counts True among the integers
         return None
     if isinstance(value, float) and value.is_integer():
         return int(value)
