@@ -244,7 +244,7 @@ class CellRunner:
         if isinstance(event, KernelReady):
             self.features = [name for name in event.features if name == "debugger"]
         elif isinstance(event, AgentLost | KernelDied) and self._current.session is not None:
-            self._current.session.lifecycle.poke()
+            self._current.session.lifecycle.refresh_soon()
         sentence = event_sentence(event)
         if sentence:
             self._note(sentence)

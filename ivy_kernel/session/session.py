@@ -243,7 +243,7 @@ class Session:
             except IvyError as error:
                 self._gate.failed(error)
                 # Widget and panel should not show for a whole interval what is no longer true.
-                self.lifecycle.poke()
+                self.lifecycle.refresh_soon()
                 return show_ivy_error(sink, error, was_sent=run.was_sent)
             finally:
                 self._run = None
@@ -406,7 +406,7 @@ class Session:
             self._gate.out_of_contact()
             await self.lifecycle.drop_connections()
         status = await self.lifecycle.status()
-        self.lifecycle.poke()
+        self.lifecycle.refresh_soon()
         return status
 
     def forget(self) -> None:

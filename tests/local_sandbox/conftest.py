@@ -21,7 +21,7 @@ def server() -> Iterator[RunningSandbox]:
 
 @pytest.fixture
 def new_chat() -> Callable[[], str]:
-    """Gives chat ids that nobody used yet."""
+    """Gives chat ids that are new."""
     return lambda: f"chat-{next(_numbers)}"
 
 

@@ -148,7 +148,7 @@ class RunningSandbox:
         return body
 
     def counters(self) -> Json:
-        """What the server counted."""
+        """The counters of the server."""
         return self.control()["counters"]
 
     def pids(self) -> list[int]:
@@ -185,7 +185,7 @@ def running_sandbox(
     python: str = sys.executable,
     **settings: Any,
 ) -> Iterator[RunningSandbox]:
-    """A server for the time of the ``with`` block, on a free port, in a directory of its own.
+    """Runs a server for the time of the ``with`` block, on a free port, in a directory of its own.
 
     Parameters
     ----------
