@@ -23,12 +23,11 @@ from ivy_kernel.routes.agent.failures import (
 )
 from ivy_kernel.routes.agent.frames import Answer, NoAgentError, read_answer
 from ivy_kernel.routes.agent.programs import in_private_namespace, new_call_id, snippet
+from ivy_kernel.routes.tools import NOTEBOOK_TOOL, PYTHON_TOOL
 
 ToolCall = Callable[[str, str, float], Awaitable[object]]
 """``await call(tool_name, code, timeout_seconds)``: the tool's decoded JSON result."""
 
-PYTHON_TOOL = "sandbox_python"
-NOTEBOOK_TOOL = "sandbox_notebook"
 FRAGMENT_CHARS = 60_000
 """Some runners hand the code over as one argument, which Linux limits to 128 KiB."""
 

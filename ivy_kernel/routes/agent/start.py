@@ -12,7 +12,6 @@ from ivy_kernel.agent import PROTOCOL_VERSION
 from ivy_kernel.errors import AnswerError, ApiError, IvyError, NetworkError, RouteError
 from ivy_kernel.models import Json
 from ivy_kernel.routes.agent.calls import (
-    NOTEBOOK_TOOL,
     Counters,
     LaunchMethod,
     RunningAgent,
@@ -31,6 +30,7 @@ from ivy_kernel.routes.agent.frames import (
 )
 from ivy_kernel.routes.agent.options import AgentOptions
 from ivy_kernel.routes.agent.programs import in_private_namespace, new_call_id, start_program
+from ivy_kernel.routes.tools import NOTEBOOK_TOOL
 
 START_TIMEOUT_SECONDS = 60.0
 MAX_LOST_AGENTS = 2
