@@ -1,26 +1,10 @@
-"""What the layers hand to each other: cells, messages and outcomes. Data only, no behaviour."""
+"""The data that the layers hand to each other: cells, messages and outcomes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
-
-
-def sendable(value: Any) -> Any:
-    """A JSON value whose text is Unicode: surrogate pairs are joined, lone halves replaced."""
-    if isinstance(value, str):
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        return value
-    if isinstance(value, dict):
-        return {sendable(key): sendable(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [sendable(item) for item in value]
-    return value
-
 
 Json = dict[str, Any]
 """A decoded JSON object."""
@@ -103,7 +87,7 @@ Sink = Callable[[Message], None]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a cell ended.
+    """The end of a cell: its fate and the reply that says the same.
 
     Parameters
     ----------
@@ -116,3 +100,21 @@ class Outcome:
 
     fate: Fate
     reply: Json
+
+
+def sendable(value: Any) -> Any:
+    """Returns a JSON value with valid Unicode only: surrogate pairs joined, lone halves replaced.
+
+    Python allows them in strings, but no message can carry them: UTF-8 has no form for them.
+    """
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return value
+    if isinstance(value, dict):
+        return {sendable(key): sendable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [sendable(item) for item in value]
+    return value

@@ -1,19 +1,17 @@
-"""The HTTP clients of the two APIs.
+"""The HTTP clients of the two APIs. Nothing else in the package speaks HTTP to them.
 
-============== ==============================================================
-module         what it does
-============== ==============================================================
-`operations`   the API operations and what each error status of them means
-`answers`      an answer's bytes → JSON, or the error that its status stands for
-`credential`   the key: how it travels, and how it is kept out of what is shown
-`connection`   one keep-alive httpx client: time limits, size limit
-`retry`        when and how long to wait before a call is sent again
-`ivy`          one typed method per operation of the Ivy platform
-`recoup`       Recoup's session status
-============== ==============================================================
+============== ==================================================================================
+module         content
+============== ==================================================================================
+`operations`   the API operations, the error that each of their statuses becomes, and JSON bodies
+`auth`         the key: the header that carries it, and its masking in everything that is shown
+`connection`   one keep-alive httpx pool: time limits, size limit, the border for httpx's errors
+`retry`        which failed calls are sent again, and after which pause
+`clients`      one typed method per operation of the Ivy platform and of Recoup
+============== ==================================================================================
 """
 
 from ivy_kernel.api.clients import IvyClient, RecoupClient
-from ivy_kernel.api.connection import Answer, Connection
+from ivy_kernel.api.connection import ApiResponse, Connection
 
-__all__ = ["Answer", "Connection", "IvyClient", "RecoupClient"]
+__all__ = ["ApiResponse", "Connection", "IvyClient", "RecoupClient"]

@@ -1,4 +1,4 @@
-"""The key: how it travels, and how it is kept out of everything that is shown."""
+"""The API key: the header that carries it, and its masking in everything that is shown."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import httpx
 from ivy_kernel.errors import IvyError, SettingError
 
 SHORTEST_MASKED_KEY = 8
-"""Shorter ones are no real keys, and masking them would garble what the platform says."""
+"""Shorter keys are not masked: they are no real ones, and masking would garble other words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """How the key travels, and what the settings call it.
+    """An API key with the header that carries it and the setting that holds it.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ class Credential:
     variable: str = "IVY_API_KEY"
 
     def header_value(self) -> str:
-        """What the header says; empty without a key.
+        """Returns the header's value; empty without a key.
 
         Raises
         ------
@@ -42,6 +42,7 @@ class Credential:
             When the key cannot be sent in a header.
         """
         key = self.key()
+        # httpx's own error for such a value would quote the key.
         if not all(33 <= ord(character) < 127 for character in key):
             raise SettingError(
                 f"The setting {self.setting} cannot be used (its value is not shown): it may "
@@ -51,16 +52,16 @@ class Credential:
         return self.prefix + key if key else ""
 
     def masked(self, text: str) -> str:
-        """A text without the key, which a server may quote in what it says."""
+        """Returns a text without the key, which a server may quote in its error messages."""
         try:
             key = self.key()
-        except IvyError:  # settings that cannot be read just now
+        except IvyError:  # settings that cannot be read just now hold no key to mask
             return text
         return text.replace(key, "(the key)") if len(key) >= SHORTEST_MASKED_KEY else text
 
 
 class KeyAuth(httpx.Auth):
-    """Adds the key at the last moment, so that it is in no request that we keep or print."""
+    """Adds the key when httpx sends a request, so that no request that we keep or print has it."""
 
     def __init__(self, credential: Credential) -> None:
         self._credential = credential

@@ -1,4 +1,4 @@
-"""The Ivy platform's sandbox routes, one method each."""
+"""Typed clients of the two APIs: one method per operation."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 from ivy_kernel.api import operations
 from ivy_kernel.api.auth import Credential
-from ivy_kernel.api.connection import Answer, Connection
+from ivy_kernel.api.connection import ApiResponse, Connection
 from ivy_kernel.api.retry import with_retries
 from ivy_kernel.errors import AnswerError, NotReadyError
 
 
 def recoup_credential(key: Callable[[], str]) -> Credential:
-    """How Recoup's key travels: in ``x-api-key`` alone, since both forms at once get a 401."""
+    """Returns Recoup's credential: ``x-api-key`` alone, since both headers at once get a 401."""
     return Credential(
         key, header="x-api-key", prefix="", setting="recoup_api_key", variable="RECOUP_API_KEY"
     )
@@ -38,8 +38,8 @@ class RecoupClient:
         """Close all connections."""
         await self._connection.aclose()
 
-    async def status(self, session_id: str) -> Answer:
-        """Read the state of the session's sandbox, once: the poller has its own rhythm.
+    async def status(self, session_id: str) -> ApiResponse:
+        """Read the state of the session's sandbox, without retries: the poller has its own rhythm.
 
         Source: ``GET /api/sandbox/status``.
         """
@@ -51,18 +51,10 @@ class RecoupClient:
         )
 
 
-TOOL_CAP_SECONDS = 300.0
-SCRIPT_CAP_SECONDS = 120.0
-SCRIPT_TOOLS = frozenset({"sandbox_exec", "sandbox_python", "sandbox_rscript"})
 RETRY_SECONDS = 20.0
+"""How long a failed call is sent again, where that is safe."""
 ANSWER_MARGIN_SECONDS = 20.0
-"""Beyond a tool's own budget: what the platform may take to notice and answer."""
-
-
-def budget_seconds(tool: str, wanted_seconds: float) -> float:
-    """The time budget that the platform grants a tool."""
-    cap = SCRIPT_CAP_SECONDS if tool in SCRIPT_TOOLS else TOOL_CAP_SECONDS
-    return min(wanted_seconds, cap)
+"""Added to a tool's own budget: the time the platform may take to notice its end and answer."""
 
 
 class IvyClient:
@@ -98,7 +90,7 @@ class IvyClient:
         """Close all connections."""
         await self._connection.aclose()
 
-    async def create(self, *, session_id: str, chat_id: str, campaign_id: str) -> Answer:
+    async def create(self, *, session_id: str, chat_id: str, campaign_id: str) -> ApiResponse:
         """Start the chat's sandbox, or join a start that is under way.
 
         Repeated only when it was not sent, or on 429 and 503, which the platform documents as
@@ -111,7 +103,7 @@ class IvyClient:
             also=NotReadyError,
         )
 
-    async def status(self, chat_id: str, *, retry: bool = True) -> Answer:
+    async def status(self, chat_id: str, *, retry: bool = True) -> ApiResponse:
         """Read the sandbox's state. Source: ``GET /v1/sandbox/{chatId}/status``.
 
         Parameters
@@ -151,7 +143,7 @@ class IvyClient:
         parameters
             The tool's own parameters.
         timeout_seconds
-            Time budget; cut to the platform's caps (300 s, scripts 120 s).
+            Time budget, sent as it is: the platform's caps are the caller's business.
         retry
             Whether to repeat where that is safe; a caller with its own rhythm says no.
 
@@ -160,32 +152,17 @@ class IvyClient:
         NoAnswerError, AnswerError
             It may have run; the outcome is unknown.
         """
-        budget = budget_seconds(tool, timeout_seconds)
         answer = await self._call(
             operations.TOOL,
             path={"chatId": chat_id, "toolName": tool},
-            body={**parameters, "timeout": budget},
-            subject={"chat_id": chat_id, "tool": tool, "timeout_seconds": budget},
-            total_seconds=budget + ANSWER_MARGIN_SECONDS,
+            body={**parameters, "timeout": timeout_seconds},
+            subject={"chat_id": chat_id, "tool": tool, "timeout_seconds": timeout_seconds},
+            total_seconds=timeout_seconds + ANSWER_MARGIN_SECONDS,
             retry=retry,
         )
         return answer.body
 
-    async def execute_command(
-        self, chat_id: str, parameters: Mapping[str, Any], *, timeout_seconds: float
-    ) -> Any:
-        """Run a shell command. Source: ``POST /v1/sandbox/{chatId}/exec``."""
-        budget = min(timeout_seconds, SCRIPT_CAP_SECONDS)
-        answer = await self._call(
-            operations.EXEC,
-            path={"chatId": chat_id},
-            body={**parameters, "timeout": budget},
-            subject={"chat_id": chat_id, "tool": "exec", "timeout_seconds": budget},
-            total_seconds=budget + ANSWER_MARGIN_SECONDS,
-        )
-        return answer.body
-
-    async def terminate(self, chat_id: str) -> Answer:
+    async def terminate(self, chat_id: str) -> ApiResponse:
         """Shut the chat's sandbox down. Source: ``POST /v1/sandbox/{chatId}/terminate``."""
         return await self._call(
             operations.TERMINATE, path={"chatId": chat_id}, body={}, subject={"chat_id": chat_id}
@@ -204,6 +181,7 @@ class IvyClient:
             idempotent=True,
         )
         body = answer.body
+        # The documents give no name for the list, so the first list of the object is taken.
         lists = [body] if isinstance(body, list) else []
         if isinstance(body, dict):
             lists = [value for value in body.values() if isinstance(value, list)]
@@ -222,7 +200,7 @@ class IvyClient:
         idempotent: bool = False,
         retry: bool = True,
         also: type[NotReadyError] | None = None,
-    ) -> Answer:
+    ) -> ApiResponse:
         return await with_retries(
             lambda: self._connection.send(
                 operation,

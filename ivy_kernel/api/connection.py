@@ -20,7 +20,7 @@ import httpx
 
 from ivy_kernel._version import __version__
 from ivy_kernel.api.auth import Credential, KeyAuth
-from ivy_kernel.api.operations import Operation, decode_json, encode_json, error_from_answer, fill
+from ivy_kernel.api.operations import Operation, decode_json, encode_json, error_from_response, fill
 from ivy_kernel.errors import (
     AnswerError,
     IvyError,
@@ -34,8 +34,10 @@ from ivy_kernel.settings.urls import check_url, is_loopback
 from ivy_kernel.status import monotonic_seconds, parse_http_date
 
 KEEPALIVE_SECONDS = 300.0
-"""How long an idle connection is kept; a cell after a pause then needs no new handshake."""
+"""Time that an idle connection is kept, so that a cell after a pause needs no new handshake."""
 
+# The request was not written, or not whole: nothing can have run. All other errors of httpx count
+# as "may have run", timeouts while writing included.
 _NOT_SENT = (
     httpx.ConnectError,
     httpx.ConnectTimeout,
@@ -48,12 +50,12 @@ _NOT_SENT = (
 
 
 class UntrustedServerError(NotSentError):
-    """The server's certificate is not one that we trust; trying again would not change that."""
+    """The server's certificate is not trusted; a retry would not change that."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """A successful answer.
+class ApiResponse:
+    """A successful HTTP response, decoded.
 
     Parameters
     ----------
@@ -75,7 +77,7 @@ class Answer:
 
 
 class Connection:
-    """Sends requests to one API.
+    """A keep-alive connection pool to one API.
 
     Parameters
     ----------
@@ -121,7 +123,7 @@ class Connection:
         return self._base_url
 
     def warm_up(self) -> httpx.AsyncClient:
-        """Build the pool now (20 ms, mostly CA certificates); callable from any thread."""
+        """Builds the pool (20 ms, mostly CA certificates); callable from any thread."""
         if self._client is None:
             self._client = self._build()
         return self._client
@@ -145,6 +147,7 @@ class Connection:
                 headers={
                     "User-Agent": f"ivy-kernel/{__version__}",
                     "Accept": "application/json",
+                    # Fixed: httpx's own value depends on which optional decoders are installed.
                     "Accept-Encoding": "gzip, deflate",
                 },
             )
@@ -160,7 +163,7 @@ class Connection:
 
     def _trust(self) -> ssl.SSLContext:
         """The certificates that we trust."""
-        if self._base_url.startswith("http://"):  # never used, and an empty one costs nothing
+        if self._base_url.startswith("http://"):  # unused; loading certificates would cost 20 ms
             return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         try:
             if self._ca_bundle:
@@ -190,8 +193,8 @@ class Connection:
         query: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
         subject: Mapping[str, Any] | None = None,
-    ) -> Answer:
-        """Send one request, once, and return its answer.
+    ) -> ApiResponse:
+        """Sends one request, once, and returns its response.
 
         Parameters
         ----------
@@ -223,11 +226,12 @@ class Connection:
             headers={} if body is None else {"Content-Type": "application/json"},
             timeout=httpx.Timeout(total_seconds, connect=self._connect_timeout_seconds),
         )
+        # httpx's own limits are per read: a response that drips would never reach them.
         limit_seconds = total_seconds + self._connect_timeout_seconds
         failure: IvyError
         try:
             return await asyncio.wait_for(
-                self._exchange(client, request, operation, purpose, subject or {}), limit_seconds
+                self._send_once(client, request, operation, purpose, subject or {}), limit_seconds
             )
         except asyncio.TimeoutError:
             failure = NoAnswerError(
@@ -242,14 +246,14 @@ class Connection:
         failure.__context__ = None
         raise failure.with_traceback(None)
 
-    async def _exchange(
+    async def _send_once(
         self,
         client: httpx.AsyncClient,
         request: httpx.Request,
         operation: Operation,
         purpose: str,
         subject: Mapping[str, Any],
-    ) -> Answer:
+    ) -> ApiResponse:
         sent = monotonic_seconds()
         response, raw = await self._received(client, request, purpose)
         received = monotonic_seconds()
@@ -259,7 +263,7 @@ class Connection:
                 "key_variable": self._credential.variable,
                 **subject,
             }
-            raise error_from_answer(
+            raise error_from_response(
                 operation,
                 response.status_code,
                 response.headers,
@@ -267,7 +271,7 @@ class Connection:
                 names,
                 masked=self._credential.masked,
             )
-        return Answer(
+        return ApiResponse(
             status_code=response.status_code,
             body=decode_json(raw, operation) if raw.strip() or not operation.empty_ok else {},
             sent_monotonic=sent,
@@ -282,6 +286,7 @@ class Connection:
         chunks: list[bytes] = []
         size_bytes = 0
         try:
+            # Counted after decompression: a small body may unpack to gigabytes.
             async for chunk in response.aiter_bytes():
                 size_bytes += len(chunk)
                 if size_bytes > self._response_limit_bytes:

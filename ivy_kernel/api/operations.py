@@ -1,4 +1,4 @@
-"""The API operations, and what each of their error statuses means to a user.
+"""The API operations, the error that each of their statuses becomes, and their JSON bodies.
 
 Source: ``ivy-sandbox`` and ``recoup-sandbox`` OpenAPI documents, one constant per operation.
 """
@@ -129,12 +129,6 @@ TOOL = Operation(
         ),
     },
 )
-EXEC = Operation(
-    "POST",
-    "/v1/sandbox/{chatId}/exec",
-    "run a command in the sandbox of chat {chat_id!r}",
-    TOOL.meanings,
-)
 TERMINATE = Operation(
     "POST",
     "/v1/sandbox/{chatId}/terminate",
@@ -180,17 +174,19 @@ RECOUP_STATUS = Operation(
 )
 
 
+# Bodies and error responses -----------------------------------------------------------------------
+
 DETAIL_LIMIT_CHARACTERS = 300
 RETRY_AFTER_LIMIT_SECONDS = 24 * 3600.0
 
 
 def decode_json(body: bytes, operation: Operation) -> Any:
-    """The JSON value in a body.
+    """Returns the JSON value in a body.
 
     Raises
     ------
     AnswerError
-        When it holds none: says what it holds instead.
+        When it holds none: describes what it holds instead.
     """
     try:
         return msgspec.json.decode(body)
@@ -208,7 +204,7 @@ def decode_json(body: bytes, operation: Operation) -> Any:
 
 
 def encode_json(value: object) -> bytes:
-    """A request's body.
+    """Returns a request's body.
 
     Raises
     ------
@@ -224,7 +220,7 @@ def encode_json(value: object) -> bytes:
 
 
 def describe_body(body: bytes) -> str:
-    """What a body that should have been JSON looks like, in words."""
+    """Returns a description of a body that should have been JSON."""
     start = body[:200].lstrip().lower()
     if not body.strip():
         return "empty"
@@ -235,7 +231,7 @@ def describe_body(body: bytes) -> str:
     return f"{len(body)} bytes of something else"
 
 
-def error_from_answer(
+def error_from_response(
     operation: Operation,
     status_code: int,
     headers: Mapping[str, str],
@@ -244,12 +240,12 @@ def error_from_answer(
     *,
     masked: Callable[[str], str] = str,
 ) -> ApiError:
-    """The error for an answer with an error status.
+    """Returns the error for a response with an error status.
 
     Parameters
     ----------
     operation
-        What was asked for.
+        The operation that was called.
     status_code, headers, body
         The answer; header names in lower case.
     subject
@@ -266,6 +262,7 @@ def error_from_answer(
     else:
         error_class, template = known
         advice = fill(template, {"retry_after": _wait_words(retry_after_seconds), **subject})
+    # Last, in brackets: our sentence must be whole without it.
     said = f" (the platform says: {detail})" if detail else ""
     return error_class(
         f"Could not {fill(operation.purpose, subject)}: HTTP {status_code}, {advice}{said}.",
@@ -278,13 +275,13 @@ def error_from_answer(
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds that ``Retry-After`` asks for, at most a day; ``None`` when it says nothing."""
+    """Returns the seconds that ``Retry-After`` asks for, at most a day; ``None`` without one."""
     asked = parse_retry_after(headers.get("retry-after"), parse_http_date(headers.get("date")))
     return None if asked is None else min(asked, RETRY_AFTER_LIMIT_SECONDS)
 
 
 def fill(sentence: str, names: Mapping[str, Any]) -> str:
-    """Put names into one of our own sentences (never into words that came from outside)."""
+    """Puts names into one of our own sentences, never into words that came from outside."""
     shown = {k: f"{v:g}" if isinstance(v, float) else v for k, v in names.items()}
     return sentence.format_map(_Unnamed(shown))
 
@@ -312,6 +309,7 @@ def _unexpected(
             f"a redirect to {address!r}, which is not followed so that the key stays here; set "
             f"{operation.url_setting} to the final address"
         )
+    # A GET changes nothing; after anything else, a fault leaves open whether it was done.
     if status_code >= 500 and operation.method == "GET":
         return "a fault on the platform's side; try again later"
     if status_code >= 500:
@@ -323,13 +321,15 @@ def _unexpected(
 
 
 def _details(body: bytes) -> tuple[str, str]:
-    """The platform's own words and its machine-readable code, from any plausible error body."""
+    """Returns the platform's own words and its error code, from any plausible error body."""
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):
         return "", ""
     if not isinstance(value, dict):
         return "", ""
+    # The platform, Recoup and the gateways before them agree on no shape: the words stand at the
+    # top or below "error", under any of these names.
     nested = value.get("error")
     scopes = [value, nested] if isinstance(nested, dict) else [value]
     words = codes = ""
@@ -343,7 +343,7 @@ def _details(body: bytes) -> tuple[str, str]:
 
 
 def one_line(text: str) -> str:
-    """Text from outside, safe for one line of a message: no control characters, shortened."""
+    """Returns text from outside, made safe for one line: no control characters, shortened."""
     text = re.sub(r"\s+", " ", text)
     text = "".join(character for character in text if character.isprintable()).strip(" .")
     if len(text) > DETAIL_LIMIT_CHARACTERS:

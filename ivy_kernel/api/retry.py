@@ -1,4 +1,4 @@
-"""When a call may be sent again, and how long to wait before.
+"""Retries: which failed calls are sent again, and after which pause.
 
 An idempotent call may always be sent again. A call that runs something may be sent again only when
 it provably ran nothing: it was never sent, or the platform refused it unread (429).
@@ -10,7 +10,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
-from ivy_kernel.api.connection import Answer, UntrustedServerError
+from ivy_kernel.api.connection import ApiResponse, UntrustedServerError
 from ivy_kernel.errors import (
     ApiError,
     CreationFailedError,
@@ -20,16 +20,18 @@ from ivy_kernel.errors import (
     NotSentError,
     RateLimitedError,
 )
-from ivy_kernel.status.clock import monotonic_seconds
+from ivy_kernel.status import monotonic_seconds
+from ivy_kernel.status.backoff import Backoff
 
-FIRST_WAIT_SECONDS = 0.25
-LONGEST_WAIT_SECONDS = 5.0
+BACKOFF = Backoff(first_seconds=0.25, longest_seconds=5.0)
+_SPREAD = 0.1
+"""Share of the backoff that is added to ``Retry-After``: the server told many clients the same."""
 
 
 def may_repeat(error: IvyError, *, idempotent: bool) -> bool:
-    """Whether a call that ended in this error may be sent again, and might then succeed."""
+    """Returns whether a call that ended in this error may be sent again and might then succeed."""
     if isinstance(error, UntrustedServerError):
-        return False
+        return False  # provably not sent, but the certificate will be the same next time
     if isinstance(error, NotSentError | RateLimitedError):
         return True
     if not idempotent:
@@ -39,10 +41,10 @@ def may_repeat(error: IvyError, *, idempotent: bool) -> bool:
     return isinstance(error, NetworkError)
 
 
-def wait_seconds(attempt: int, error: IvyError, random_unit: float) -> float:
-    """How long to wait before attempt number ``attempt`` (the first repetition is 1).
+def pause_seconds(attempt: int, error: IvyError, random_unit: float) -> float:
+    """Returns how long to pause before attempt number ``attempt`` (the first repetition is 1).
 
-    Exponential with full upper-half jitter; never less than the platform asked for.
+    Never less than the platform asked for.
 
     Parameters
     ----------
@@ -53,20 +55,19 @@ def wait_seconds(attempt: int, error: IvyError, random_unit: float) -> float:
     random_unit
         A random number in [0, 1).
     """
-    backoff = min(FIRST_WAIT_SECONDS * 2.0 ** (attempt - 1), LONGEST_WAIT_SECONDS)
-    jittered = backoff * (0.5 + 0.5 * random_unit)
-    asked = error.retry_after_seconds if isinstance(error, ApiError) else None
-    return jittered if asked is None else max(jittered, asked + jittered * 0.1)
+    pause = BACKOFF.pause_seconds(attempt, random_unit)
+    asked = BACKOFF.asked_seconds(error)
+    return pause if asked is None else max(pause, asked + pause * _SPREAD)
 
 
 async def with_retries(
-    call: Callable[[], Awaitable[Answer]],
+    call: Callable[[], Awaitable[ApiResponse]],
     *,
     idempotent: bool,
     deadline_seconds: float,
     also: type[CreationFailedError | NotReadyError] | None = None,
-) -> Answer:
-    """Call until it succeeds, may not be repeated, or the deadline would be passed.
+) -> ApiResponse:
+    """Calls until it succeeds, may not be repeated, or the deadline would be passed.
 
     Parameters
     ----------
@@ -94,7 +95,8 @@ async def with_retries(
             repeatable = may_repeat(error, idempotent=idempotent) or (
                 also is not None and isinstance(error, also)
             )
-            pause = wait_seconds(attempt, error, random.random())  # noqa: S311 - jitter only
+            # A repetition that would begin after the deadline is not waited for at all.
+            pause = pause_seconds(attempt, error, random.random())  # noqa: S311 - jitter only
             if not repeatable or monotonic_seconds() - start + pause > deadline_seconds:
                 raise
         await asyncio.sleep(pause)

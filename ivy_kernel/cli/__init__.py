@@ -1,1 +1,11 @@
-"""``jupyter ivy``: the command line."""
+"""``jupyter ivy``: the command line.
+
+========= ==========================================================
+module    content
+========= ==========================================================
+`app`     the program, and the base of its commands
+`run`     ``run`` and ``demo``: whole notebooks
+`sandbox` ``status``, ``create``, ``terminate``, ``files``, ``serve``
+`doctor`  ``doctor``: findings about settings, network and kernel
+========= ==========================================================
+"""

@@ -9,10 +9,11 @@ from typing import Any
 from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
 from traitlets import Bool
 
-from ivy_kernel.cli.base import EXIT_FAILED, JSON_FLAG, KERNEL_NAME, IvyCommandApp, print_line
+from ivy_kernel.cli.app import EXIT_FAILED, JSON_FLAG, KERNEL_NAME, IvyCommandApp, print_line
 from ivy_kernel.errors import IvyError, SettingError
-from ivy_kernel.session.open import LiveSettings, open_session
+from ivy_kernel.session.open import open_session
 from ivy_kernel.session.session import Session
+from ivy_kernel.settings.live import LiveSettings
 from ivy_kernel.settings.settings import Ivy, is_secret, setting_names
 from ivy_kernel.status import SandboxStatus
 
@@ -41,7 +42,7 @@ class Finding:
     fix: str = ""
 
     def line(self) -> str:
-        """One line for a person."""
+        """Returns one line for a person."""
         mark = {True: "ok", False: "FAILED", None: "unknown"}[self.ok]
         fix = f" Fix: {self.fix}" if self.fix and not self.ok else ""
         return f"{mark:<8}{self.check}: {self.detail}{fix}"
@@ -115,7 +116,7 @@ class DoctorApp(IvyCommandApp):
 
 
 def check_kernelspec() -> Finding:
-    """Whether Jupyter finds the kernel."""
+    """Checks that Jupyter finds the kernel."""
     try:
         spec = KernelSpecManager().get_kernel_spec(KERNEL_NAME)
     except NoSuchKernel:
@@ -129,10 +130,12 @@ def check_kernelspec() -> Finding:
 
 
 async def check_platform(session: Session) -> tuple[list[Finding], SandboxStatus | None]:
-    """Reachability, key, chat, state and clock, by one status request."""
+    """Checks reachability, key, chat, state and clock, by one status request."""
     lifecycle = session.lifecycle
     try:
-        status = await lifecycle.status(retry=False)  # a doctor tells what is so now
+        status = await lifecycle.status(
+            retry=False
+        )  # the state of this moment is wanted, not the one after a recovery
     except IvyError as error:
         return [Finding("platform", False, str(error), "see the sentence")], None
     findings = [
@@ -153,7 +156,7 @@ async def check_platform(session: Session) -> tuple[list[Finding], SandboxStatus
 
 
 def check_clock(status: SandboxStatus) -> Finding:
-    """How far this machine's clock is from the server's; countdowns do not depend on it."""
+    """Compares this machine's clock with the server's; countdowns do not depend on it."""
     if status.server_time is None:
         return Finding("clock", None, "the platform's answer carries no time")
     skew = (datetime.now(timezone.utc) - status.server_time).total_seconds()
@@ -166,7 +169,7 @@ def check_clock(status: SandboxStatus) -> Finding:
 
 
 async def check_tools(session: Session) -> Finding:
-    """Which route, tools and fields work, and whether variables persist."""
+    """Finds out the route, tools and fields that work, and whether variables persist."""
     try:
         await session.open_route()
     except IvyError as error:
@@ -176,7 +179,7 @@ async def check_tools(session: Session) -> Finding:
 
 
 def where(settings: Ivy) -> str:
-    """Where cells run, in words."""
+    """Returns the place where cells run, in words."""
     if not settings.is_local:
         return f"cells run at {settings.api_url}"
     reason = "" if settings.api_url == "local" else ", because neither key nor URL is set"

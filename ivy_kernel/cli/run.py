@@ -1,4 +1,4 @@
-"""``jupyter ivy run``: any notebook, every cell in the sandbox."""
+"""``jupyter ivy run`` and ``demo``: a whole notebook, every cell in the sandbox."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, DeadKernelError
 from traitlets import Bool, Unicode
 
-from ivy_kernel.cli.base import (
+from ivy_kernel.cli.app import (
     DEBUG_FLAG,
     EXIT_FAILED,
     KERNEL_NAME,
@@ -28,6 +28,7 @@ from ivy_kernel.cli.base import (
 from ivy_kernel.errors import IvyError, UsageError
 
 RUN_ALIASES = {"output": "RunApp.output"}
+
 RUN_FLAGS = {
     **DEBUG_FLAG,
     "inplace": ({"RunApp": {"inplace": True}}, "Write the executed notebook over the original."),
@@ -63,7 +64,7 @@ class RunApp(IvyCommandApp):
         target = self._target(source)
         self.live_settings().current()  # a wrong setting is told before anything starts
         notebook = read_notebook(source)
-        from tqdm import tqdm
+        from tqdm import tqdm  # imported late: a wrong option is told without waiting for it
 
         code_cells = sum(cell.cell_type == "code" for cell in notebook.cells)
         with tqdm(total=code_cells, unit="cell", disable=not self.progress, file=sys.stderr) as bar:
@@ -87,209 +88,8 @@ class RunApp(IvyCommandApp):
         return target
 
 
-def check_target(target: Path) -> None:
-    """See before a long run whether its result can be written.
-
-    Raises
-    ------
-    UsageError
-        When it cannot.
-    """
-    directory = target.resolve().parent
-    if not directory.is_dir():
-        raise UsageError(f"--output cannot be {target}: its directory does not exist.")
-    if target.is_dir():
-        raise UsageError(f"--output cannot be {target}: it is a directory.")
-    if not os.access(target if target.exists() else directory, os.W_OK):
-        raise UsageError(f"--output cannot be {target}: it may not be written.")
-
-
-def write_notebook(notebook: Any, target: Path) -> None:
-    """Write a notebook whole or not at all, so that a full disk spoils no earlier one.
-
-    Raises
-    ------
-    IvyError
-        When it cannot be written.
-    """
-    import nbformat  # takes seconds on some machines
-
-    whole = not target.exists() or target.is_file()
-    path = target.resolve()
-    partial = path.with_name(f".{path.name}.{os.getpid()}") if whole else path
-    try:
-        with partial.open("w", encoding="utf-8") as file:
-            nbformat.write(notebook, file)
-        if whole:
-            partial.replace(path)
-    except OSError as exc:
-        if whole:
-            partial.unlink(missing_ok=True)
-        raise IvyError(
-            f"The executed notebook cannot be written to {target}: {exc.strerror}."
-        ) from None
-
-
-def read_notebook(path: Path) -> Any:
-    """A notebook in format 4.
-
-    Raises
-    ------
-    UsageError
-        When the file cannot be read as one.
-    """
-    if not path.exists():
-        raise UsageError(f"The notebook {path} cannot be read: there is no such file.")
-    import nbformat  # takes seconds on some machines
-
-    try:
-        return nbformat.read(path, as_version=4)
-    except OSError as exc:
-        raise UsageError(f"The notebook {path} cannot be read: {exc.strerror}.") from None
-    except Exception as exc:  # nbformat raises many kinds, all meaning the same
-        raise UsageError(f"{path} is not a notebook ({type(exc).__name__}).") from None
-
-
-def kernel_arguments(app: IvyCommandApp) -> list[str]:
-    """Our settings among the flags, for the kernel's own command line."""
-    return [argument for argument in app.argv or [] if argument.startswith("--Ivy.")]
-
-
-def report(failed: FailedCell | None, target: Path) -> int:
-    """Say how a run ended; the exit code."""
-    print_line(f"The executed notebook is {target}.", error=True)
-    if failed is None:
-        return 0
-    print_line(
-        f"Cell {failed.number} failed: {plain(failed.name)}: {plain(failed.value)}", error=True
-    )
-    return EXIT_FAILED
-
-
-STARTS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class FailedCell:
-    """The cell that ended a run.
-
-    Parameters
-    ----------
-    number
-        Its place among the code cells, from 1.
-    name, value
-        Of the exception.
-    """
-
-    number: int
-    name: str
-    value: str
-
-
-class _WatchedClient(NotebookClient):
-    """Shows outputs as they come, and starts the kernel again when it dies before any cell."""
-
-    on_output: Callable[[int, Any], None] | None = None
-
-    async def async_start_new_kernel_client(self) -> Any:
-        for _ in range(STARTS - 1):
-            with contextlib.suppress(RuntimeError):  # it died; nothing has run yet
-                return await super().async_start_new_kernel_client()
-            self.km = self.create_kernel_manager()
-            await self.async_start_new_kernel()
-        try:
-            return await super().async_start_new_kernel_client()
-        except RuntimeError as error:
-            atexit.unregister(self._cleanup_kernel)  # which would fail: it has been cleaned up
-            raise DeadKernelError(f"{error}, {STARTS} times") from None
-
-    def output(self, outs: list[Any], msg: Any, display_id: str | None, cell_index: int) -> Any:
-        result = super().output(outs, msg, display_id, cell_index)
-        if self.on_output is not None and not msg["content"].get("transient"):
-            self.on_output(cell_index, msg)
-        return result
-
-
-async def execute_notebook(
-    notebook: Any,
-    *,
-    directory: Path,
-    kernel_arguments: list[str],
-    before_cell: Callable[[int], None] | None = None,
-    after_cell: Callable[[int], None] | None = None,
-    on_output: Callable[[int, Any], None] | None = None,
-) -> FailedCell | None:
-    """Run every code cell, in order, until one fails.
-
-    Parameters
-    ----------
-    notebook
-        The notebook; its outputs are replaced in place.
-    directory
-        The working directory of the kernel's own process.
-    kernel_arguments
-        More arguments for the kernel's command line.
-    before_cell, after_cell
-        Told the index of each code cell.
-    on_output
-        Told each output message as it comes; not the ones that are taken away again.
-
-    Returns
-    -------
-    FailedCell | None
-        The cell that failed; ``None`` when all succeeded.
-
-    Raises
-    ------
-    UsageError
-        When the kernelspec is not installed.
-    IvyError
-        When the kernel's own process died.
-    """
-    notebook.metadata["kernelspec"] = {
-        "name": KERNEL_NAME,
-        "display_name": "Ivy Sandbox",
-        "language": "python",
-    }
-    client = _WatchedClient(
-        notebook,
-        kernel_name=KERNEL_NAME,
-        timeout=None,
-        resources={"metadata": {"path": str(directory)}},
-        extra_arguments=kernel_arguments,
-        on_cell_start=lambda cell, cell_index: (
-            before_cell(cell_index) if before_cell and cell.cell_type == "code" else None
-        ),
-        on_cell_complete=lambda cell, cell_index: (
-            after_cell(cell_index) if after_cell and cell.cell_type == "code" else None
-        ),
-    )
-    client.on_output = on_output
-    try:
-        await client.async_execute()
-    except CellExecutionError as error:
-        return FailedCell(_number_of_failed(notebook), error.ename, error.evalue)
-    except NoSuchKernel:
-        raise UsageError(
-            f"The kernelspec {KERNEL_NAME} is not installed in this Python's environment; install "
-            f"the package again (pip install ivy-kernel), and see `jupyter kernelspec list`."
-        ) from None
-    except DeadKernelError as error:
-        raise IvyError(
-            f"The kernel's own process died; see the messages above ({error})."
-        ) from None
-    return None
-
-
-def _number_of_failed(notebook: Any) -> int:
-    code_cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    for number, cell in enumerate(code_cells, 1):
-        if any(output.output_type == "error" for output in cell.outputs):
-            return number
-    return len(code_cells)
-
-
 DEMO_SETTINGS = ["--Ivy.api_url=local", "--Ivy.chat_id=demo", "--Ivy.campaign_id=demo"]
+
 DEMO_ALIASES = {"output": "DemoApp.output"}
 
 
@@ -329,7 +129,7 @@ class DemoApp(IvyCommandApp):
 
 
 def examples_directory() -> Path:
-    """Where the example notebooks are: in the installed package, or in the source tree."""
+    """Returns the directory of the example notebooks: in the package, or in the source tree."""
     package = Path(__file__).resolve().parent.parent
     for directory in (package / "examples", package.parent / "examples"):
         if (directory / "quickstart.ipynb").is_file():
@@ -337,8 +137,211 @@ def examples_directory() -> Path:
     raise UsageError("The example notebooks are not there; install the package again.")
 
 
+def kernel_arguments(app: IvyCommandApp) -> list[str]:
+    """Returns our settings among the flags, for the kernel's own command line."""
+    return [argument for argument in app.argv or [] if argument.startswith("--Ivy.")]
+
+
+# Notebook files -----------------------------------------------------------------------------------
+
+
+def check_target(target: Path) -> None:
+    """Checks before a long run that its result can be written.
+
+    Raises
+    ------
+    UsageError
+        When it cannot.
+    """
+    directory = target.resolve().parent
+    if not directory.is_dir():
+        raise UsageError(f"--output cannot be {target}: its directory does not exist.")
+    if target.is_dir():
+        raise UsageError(f"--output cannot be {target}: it is a directory.")
+    if not os.access(target if target.exists() else directory, os.W_OK):
+        raise UsageError(f"--output cannot be {target}: it may not be written.")
+
+
+def read_notebook(path: Path) -> Any:
+    """Returns a notebook in format 4.
+
+    Raises
+    ------
+    UsageError
+        When the file cannot be read as one.
+    """
+    if not path.exists():
+        raise UsageError(f"The notebook {path} cannot be read: there is no such file.")
+    import nbformat  # takes seconds on some machines
+
+    try:
+        return nbformat.read(path, as_version=4)
+    except OSError as exc:
+        raise UsageError(f"The notebook {path} cannot be read: {exc.strerror}.") from None
+    except Exception as exc:  # nbformat raises many kinds, all meaning the same
+        raise UsageError(f"{path} is not a notebook ({type(exc).__name__}).") from None
+
+
+def write_notebook(notebook: Any, target: Path) -> None:
+    """Writes a notebook whole or not at all, so that a full disk spoils no earlier one.
+
+    Raises
+    ------
+    IvyError
+        When it cannot be written.
+    """
+    import nbformat  # takes seconds on some machines
+
+    # A device such as /dev/stdout cannot be replaced by a file, so it is written to as it is.
+    whole = not target.exists() or target.is_file()
+    path = target.resolve()
+    partial = path.with_name(f".{path.name}.{os.getpid()}") if whole else path
+    try:
+        with partial.open("w", encoding="utf-8") as file:
+            nbformat.write(notebook, file)
+        if whole:
+            partial.replace(path)
+    except OSError as exc:
+        if whole:
+            partial.unlink(missing_ok=True)
+        raise IvyError(
+            f"The executed notebook cannot be written to {target}: {exc.strerror}."
+        ) from None
+
+
+# Execution ----------------------------------------------------------------------------------------
+
+STARTS = 3
+"""Tries to start a kernel that dies before any cell: another program may take its port."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailedCell:
+    """The cell that ended a run.
+
+    Parameters
+    ----------
+    number
+        Its place among the code cells, from 1.
+    name, value
+        Of the exception.
+    """
+
+    number: int
+    name: str
+    value: str
+
+
+async def execute_notebook(
+    notebook: Any,
+    *,
+    directory: Path,
+    kernel_arguments: list[str],
+    before_cell: Callable[[int], None] | None = None,
+    after_cell: Callable[[int], None] | None = None,
+    on_output: Callable[[int, Any], None] | None = None,
+) -> FailedCell | None:
+    """Runs every code cell, in order, until one fails.
+
+    Parameters
+    ----------
+    notebook
+        The notebook; its outputs are replaced in place.
+    directory
+        The working directory of the kernel's own process.
+    kernel_arguments
+        More arguments for the kernel's command line.
+    before_cell, after_cell
+        Called with the index of each code cell.
+    on_output
+        Called with each output message as it comes; not with those that are taken away again.
+
+    Returns
+    -------
+    FailedCell | None
+        The cell that failed; ``None`` when all succeeded.
+
+    Raises
+    ------
+    UsageError
+        When the kernelspec is not installed.
+    IvyError
+        When the kernel's own process died.
+    """
+    # Also when it was written for another kernel: the executed notebook opens with ours.
+    notebook.metadata["kernelspec"] = {
+        "name": KERNEL_NAME,
+        "display_name": "Ivy Sandbox",
+        "language": "python",
+    }
+    client = _WatchedClient(
+        notebook,
+        kernel_name=KERNEL_NAME,
+        timeout=None,  # a cell may run for hours; the settings hold the limits that there are
+        resources={"metadata": {"path": str(directory)}},
+        extra_arguments=kernel_arguments,
+        on_cell_start=lambda cell, cell_index: (
+            before_cell(cell_index) if before_cell and cell.cell_type == "code" else None
+        ),
+        on_cell_complete=lambda cell, cell_index: (
+            after_cell(cell_index) if after_cell and cell.cell_type == "code" else None
+        ),
+    )
+    client.on_output = on_output
+    try:
+        await client.async_execute()
+    except CellExecutionError as error:
+        return FailedCell(_number_of_failed(notebook), error.ename, error.evalue)
+    except NoSuchKernel:
+        raise UsageError(
+            f"The kernelspec {KERNEL_NAME} is not installed in this Python's environment; install "
+            f"the package again (pip install ivy-kernel), and see `jupyter kernelspec list`."
+        ) from None
+    except DeadKernelError as error:
+        raise IvyError(
+            f"The kernel's own process died; see the messages above ({error})."
+        ) from None
+    return None
+
+
+class _WatchedClient(NotebookClient):
+    """Passes outputs on as they come, and starts a kernel again that dies before any cell."""
+
+    on_output: Callable[[int, Any], None] | None = None
+
+    async def async_start_new_kernel_client(self) -> Any:
+        for _ in range(STARTS - 1):
+            with contextlib.suppress(RuntimeError):  # it died; nothing has run yet
+                return await super().async_start_new_kernel_client()
+            self.km = self.create_kernel_manager()
+            await self.async_start_new_kernel()
+        try:
+            return await super().async_start_new_kernel_client()
+        except RuntimeError as error:
+            atexit.unregister(self._cleanup_kernel)  # which would fail: it has been cleaned up
+            raise DeadKernelError(f"{error}, {STARTS} times") from None
+
+    def output(self, outs: list[Any], msg: Any, display_id: str | None, cell_index: int) -> Any:
+        result = super().output(outs, msg, display_id, cell_index)
+        if self.on_output is not None and not msg["content"].get("transient"):
+            self.on_output(cell_index, msg)
+        return result
+
+
+def _number_of_failed(notebook: Any) -> int:
+    # nbclient's error does not say which cell it was.
+    code_cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    for number, cell in enumerate(code_cells, 1):
+        if any(output.output_type == "error" for output in cell.outputs):
+            return number
+    return len(code_cells)
+
+
+# What the terminal shows --------------------------------------------------------------------------
+
+
 def print_cell(cell: Any) -> None:
-    """Print a cell's source, as a terminal session shows it."""
+    """Prints a cell's source, as a terminal session shows it."""
     width = min(shutil.get_terminal_size().columns, 100)
     print_line("─" * width)
     for line in cell.source.splitlines():
@@ -346,9 +349,10 @@ def print_cell(cell: Any) -> None:
 
 
 def print_message(message: Any) -> None:
-    """Print an output as text."""
+    """Prints an output as text."""
     content = message["content"]
     if message["msg_type"] == "stream":
+        # Raw: the escapes are the notebook's own colours, as in any terminal.
         print_line(content["text"].rstrip("\n"), raw=True)
     elif message["msg_type"] == "error":
         print_line("\n".join(content["traceback"]), raw=True)
@@ -359,3 +363,14 @@ def print_message(message: Any) -> None:
                 print_line(f"[{mimetype}, {len(value) * 3 // 4:,} bytes: see the notebook]")
                 return
         print_line(str(data.get("text/plain", f"[{', '.join(data)}: see the notebook]")))
+
+
+def report(failed: FailedCell | None, target: Path) -> int:
+    """Prints how a run ended; returns the exit code."""
+    print_line(f"The executed notebook is {target}.", error=True)
+    if failed is None:
+        return 0
+    print_line(
+        f"Cell {failed.number} failed: {plain(failed.name)}: {plain(failed.value)}", error=True
+    )
+    return EXIT_FAILED

@@ -1,4 +1,4 @@
-"""``jupyter ivy status · create · terminate · files``."""
+"""``jupyter ivy status · create · terminate · files · serve``: one sandbox and its life."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import json
 import shutil
 import signal
 import sys
+from contextlib import suppress
 from typing import Any
 
 from jupyter_core.application import base_aliases
-from traitlets import Bool, Enum
+from traitlets import Bool, Enum, Int
 
 from ivy_kernel.api.operations import one_line
-from ivy_kernel.cli.base import (
+from ivy_kernel.cli.app import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
     JSON_FLAG,
@@ -24,6 +25,7 @@ from ivy_kernel.cli.base import (
 )
 from ivy_kernel.errors import UsageError
 from ivy_kernel.models import Json
+from ivy_kernel.session import local_server
 from ivy_kernel.session.describe import duration_words, status_lines, warnings
 from ivy_kernel.session.lifecycle import Lifecycle
 from ivy_kernel.session.open import open_lifecycle
@@ -36,161 +38,6 @@ from ivy_kernel.status import (
     monotonic_seconds,
 )
 from ivy_kernel.status.schedule import PERMANENT_ERRORS
-
-TICK_SECONDS = 1.0
-WAITING_SECONDS = 3.0
-"""How old a status may be while somebody waits for a state."""
-
-
-def status_facts(lifecycle: Lifecycle, status: Json) -> Json:
-    """What ``--json`` prints: which sandbox it is, and its canonical status."""
-    return {
-        "name": lifecycle.name,
-        "local": lifecycle.local,
-        "chat_id": lifecycle.chat_id,
-        "status": status,
-    }
-
-
-async def watch_status(lifecycle: Lifecycle, *, until: str, as_json: bool) -> int:
-    """Show a sandbox's status until interrupted, or until a state is reached; the exit code.
-
-    Parameters
-    ----------
-    lifecycle
-        The sandbox.
-    until
-        ``active`` or ``gone``; empty for no end of its own.
-    as_json
-        Whether to print one JSON object a line, for each change.
-
-    Raises
-    ------
-    IvyError
-        With ``until``, when the platform refuses to tell the status: it never would end.
-    """
-    stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGINT, stopped.set)
-    screen = _Screen(lifecycle, as_json=as_json)
-    monitor = lifecycle.monitor()
-    ended: list[int | Exception] = []
-
-    def on_reading(reading: StatusReading) -> None:
-        screen.show_change(reading)
-        end = _end(reading, until)
-        if end is not None:
-            ended.append(end)
-            stopped.set()
-
-    asking: asyncio.Future[StatusReading] | None = None
-    try:
-        with monitor.watch(on_reading):
-            while not stopped.is_set():
-                screen.tick(monitor.reading)
-                if until and (asking is None or asking.done()):
-                    # Whoever waits for something wants to know sooner than who just looks on.
-                    refresh = monitor.refresh(max_age_seconds=WAITING_SECONDS)
-                    asking = asyncio.ensure_future(refresh)
-                await _wait(stopped)
-    finally:
-        if asking is not None:
-            asking.cancel()
-        screen.end()
-        loop.remove_signal_handler(signal.SIGINT)
-        await monitor.aclose()
-    if not ended:
-        return EXIT_INTERRUPTED if until else 0
-    if isinstance(ended[0], Exception):
-        raise ended[0]
-    return ended[0]
-
-
-async def _wait(stopped: asyncio.Event) -> None:
-    try:
-        await asyncio.wait_for(stopped.wait(), TICK_SECONDS)
-    except asyncio.TimeoutError:
-        return
-
-
-def _end(reading: StatusReading, until: str) -> int | Exception | None:
-    """What a reading ends the watch with; ``None`` to go on."""
-    if not until:
-        return None
-    if isinstance(reading.error, PERMANENT_ERRORS):
-        return reading.error
-    if reading.status is None or reading.error is not None:
-        return None
-    state = reading.status.effective_state(monotonic_seconds())
-    if until == "gone":
-        return 0 if state in END_STATES else None
-    if state == "active":
-        return 0
-    return EXIT_FAILED if state == "failed" else None
-
-
-class _Screen:
-    """Where the watch is shown."""
-
-    def __init__(self, lifecycle: Lifecycle, *, as_json: bool) -> None:
-        self._lifecycle = lifecycle
-        self._as_json = as_json
-        self._is_live = sys.stdout.isatty() and not as_json
-        self._told: tuple[Any, ...] = ()
-
-    def show_change(self, reading: StatusReading) -> None:
-        """Print a line if something has changed that is not just time passing."""
-        now = monotonic_seconds()
-        if self._as_json:
-            facts = status_facts(self._lifecycle, reading.to_json(now))
-            print_line(json.dumps(facts, separators=(",", ":")))
-            return
-        shown = reading.to_json(now)
-        told = (shown["state"], shown["raw_state"], shown["phase"], shown["stale_reason"])
-        if told != self._told and not self._is_live:
-            print_line(status_line(self._lifecycle.name, reading, now))
-        self._told = told
-
-    def tick(self, reading: StatusReading) -> None:
-        """In a terminal, write the one line again."""
-        if not self._is_live:
-            return
-        line = status_line(self._lifecycle.name, reading, monotonic_seconds())
-        width = shutil.get_terminal_size().columns
-        sys.stdout.write(f"\r\x1b[K{line[: width - 1]}")
-        sys.stdout.flush()
-
-    def end(self) -> None:
-        """Leave the last line as it is."""
-        if self._is_live:
-            sys.stdout.write("\n")
-            sys.stdout.flush()
-
-
-def status_line(name: str, reading: StatusReading, now: float) -> str:
-    """State, countdowns, and what is wrong, in one line."""
-    reason = reading.stale_reason(now)
-    if reading.status is None:
-        return f"{name}: {reason}"
-    status = reading.status
-    state: State = status.effective_state(now)
-    word = status.raw_state if state == "unknown" and status.raw_state else state
-    parts = [f"{name}: {one_line(word)}"]
-    eta = status.eta_remaining_seconds(now)
-    if state in ("provisioning", "restoring"):
-        parts += [one_line(status.phase)] if status.phase else []
-        parts += [f"about {duration_words(eta)} left"] if eta is not None else []
-    deadlines: tuple[tuple[Deadline, str], ...] = (
-        ("hibernation", "hibernates in"),
-        ("expiry", "expires in"),
-    )
-    for deadline, words in deadlines if state == "active" else ():
-        left = status.remaining_seconds(deadline, now)
-        parts += [f"{words} {duration_words(left)}"] if left is not None else []
-    parts += ["SOON"] if warnings(status, now) else []
-    parts += [one_line(status.error)] if status.error else []
-    parts += [f"stale: {reason}"] if reason else []
-    return ", ".join(parts)
 
 
 class _LifecycleApp(IvyCommandApp):
@@ -315,8 +162,215 @@ class FilesApp(_LifecycleApp):
             self.print_json(files)
         elif not files:
             print_line(f"{lifecycle.name}: no files are registered.", error=True)
+        # The fields of an entry are not documented, so the likely names are tried.
         for entry in [] if self.as_json else files:
             name = next((entry[k] for k in ("path", "name", "filename") if k in entry), "?")
             size = next((entry[k] for k in ("sizeBytes", "size", "bytes") if k in entry), "")
             print_line(f"{plain(name)}\t{plain(size)}")
         return 0
+
+
+def status_facts(lifecycle: Lifecycle, status: Json) -> Json:
+    """Returns what ``--json`` prints: the sandbox, and its canonical status."""
+    return {
+        "name": lifecycle.name,
+        "local": lifecycle.local,
+        "chat_id": lifecycle.chat_id,
+        "status": status,
+    }
+
+
+# The local sandbox --------------------------------------------------------------------------------
+
+
+class ServeApp(IvyCommandApp):
+    """Run the local sandbox in the foreground, until Ctrl-C.
+
+    Kernels and commands without an account find it by themselves. It runs code as you, with your
+    rights: it is no security boundary.
+    """
+
+    name = "jupyter-ivy-serve"
+    description = __doc__
+    aliases = {"port": "ServeApp.port"}  # noqa: RUF012 - declared so by traitlets applications
+    port = Int(0, help="Port to listen on, at 127.0.0.1; 0 for any free one.").tag(config=True)
+
+    async def run(self) -> int:
+        """Serve until the server ends or the user stops it."""
+        found = local_server.find()
+        if found is not None:
+            print_line(f"The local sandbox runs already, at {found.url}.", error=True)
+            return EXIT_FAILED
+        # In the foreground it ends when the user says so, not when it has been idle.
+        command = local_server.server_command(idle_exit_seconds=365 * 24 * 3600.0)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *command,
+            "--port",
+            str(self.port),
+            env=local_server.server_environment(),
+            cwd=local_server.runtime_file().parent,
+        )
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, _end_process, process)
+        print_line("Kernels without an account use this sandbox. Stop it with Ctrl-C.", error=True)
+        code = await process.wait()
+        # An end by the signal that was passed on is the end that the user asked for.
+        return 0 if code in (0, -signal.SIGINT, -signal.SIGTERM) else EXIT_FAILED
+
+
+def _end_process(process: asyncio.subprocess.Process) -> None:
+    with suppress(ProcessLookupError):
+        process.terminate()
+
+
+# The watch: jupyter ivy status --watch ------------------------------------------------------------
+
+TICK_SECONDS = 1.0
+
+WAITING_SECONDS = 3.0
+"""Greatest age of a status while ``--until`` waits for a state."""
+
+
+async def watch_status(lifecycle: Lifecycle, *, until: str, as_json: bool) -> int:
+    """Shows a sandbox's status until interrupted or until a state is reached; the exit code.
+
+    Parameters
+    ----------
+    lifecycle
+        The sandbox.
+    until
+        ``active`` or ``gone``; empty for no end of its own.
+    as_json
+        Whether to print one JSON object a line, for each change.
+
+    Raises
+    ------
+    IvyError
+        With ``until``, when the platform refuses to tell the status: it never would end.
+    """
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    # Not KeyboardInterrupt: the last line must be ended, and the exit code depends on --until.
+    loop.add_signal_handler(signal.SIGINT, stopped.set)
+    screen = _Screen(lifecycle, as_json=as_json)
+    monitor = lifecycle.monitor()
+    ended: list[int | Exception] = []
+
+    def on_reading(reading: StatusReading) -> None:
+        screen.show_change(reading)
+        end = _exit_code(reading, until)
+        if end is not None:
+            ended.append(end)
+            stopped.set()
+
+    asking: asyncio.Future[StatusReading] | None = None
+    try:
+        with monitor.watch(on_reading):
+            while not stopped.is_set():
+                screen.tick(monitor.reading)
+                if until and (asking is None or asking.done()):
+                    # A script that waits shall go on soon; the monitor's own interval may be long.
+                    refresh = monitor.refresh(max_age_seconds=WAITING_SECONDS)
+                    asking = asyncio.ensure_future(refresh)
+                await _wait(stopped)
+    finally:
+        if asking is not None:
+            asking.cancel()
+        screen.end()
+        loop.remove_signal_handler(signal.SIGINT)
+        await monitor.aclose()
+    if not ended:
+        return EXIT_INTERRUPTED if until else 0
+    if isinstance(ended[0], Exception):
+        raise ended[0]
+    return ended[0]
+
+
+async def _wait(stopped: asyncio.Event) -> None:
+    try:
+        await asyncio.wait_for(stopped.wait(), TICK_SECONDS)
+    except asyncio.TimeoutError:
+        return
+
+
+def _exit_code(reading: StatusReading, until: str) -> int | Exception | None:
+    """Returns the exit code, or the error, that ends the watch; ``None`` to go on."""
+    if not until:
+        return None
+    if isinstance(reading.error, PERMANENT_ERRORS):
+        return reading.error
+    if reading.status is None or reading.error is not None:
+        return None
+    state = reading.status.effective_state(monotonic_seconds())
+    if until == "gone":
+        return 0 if state in END_STATES else None
+    if state == "active":
+        return 0
+    return EXIT_FAILED if state == "failed" else None
+
+
+class _Screen:
+    """The output of the watch: lines, JSON, or in a terminal one line that is rewritten."""
+
+    def __init__(self, lifecycle: Lifecycle, *, as_json: bool) -> None:
+        self._lifecycle = lifecycle
+        self._as_json = as_json
+        self._is_live = sys.stdout.isatty() and not as_json
+        self._told: tuple[Any, ...] = ()
+
+    def show_change(self, reading: StatusReading) -> None:
+        """Prints a line if something has changed that is not just time passing."""
+        now = monotonic_seconds()
+        if self._as_json:
+            facts = status_facts(self._lifecycle, reading.to_json(now))
+            print_line(json.dumps(facts, separators=(",", ":")))
+            return
+        shown = reading.to_json(now)
+        told = (shown["state"], shown["raw_state"], shown["phase"], shown["stale_reason"])
+        if told != self._told and not self._is_live:
+            print_line(status_line(self._lifecycle.name, reading, now))
+        self._told = told
+
+    def tick(self, reading: StatusReading) -> None:
+        """Rewrites the one line of a terminal."""
+        if not self._is_live:
+            return
+        line = status_line(self._lifecycle.name, reading, monotonic_seconds())
+        # A line as wide as the terminal would wrap, and "\r" would not lead back to its start.
+        width = shutil.get_terminal_size().columns
+        sys.stdout.write(f"\r\x1b[K{line[: width - 1]}")
+        sys.stdout.flush()
+
+    def end(self) -> None:
+        """Leaves the last line as it is."""
+        if self._is_live:
+            sys.stdout.write("\n")
+            sys.stdout.flush()
+
+
+def status_line(name: str, reading: StatusReading, now: float) -> str:
+    """Returns state, countdowns and faults in one line."""
+    reason = reading.stale_reason(now)
+    if reading.status is None:
+        return f"{name}: {reason}"
+    status = reading.status
+    state: State = status.effective_state(now)
+    word = status.raw_state if state == "unknown" and status.raw_state else state
+    parts = [f"{name}: {one_line(word)}"]
+    eta = status.eta_remaining_seconds(now)
+    if state in ("provisioning", "restoring"):
+        parts += [one_line(status.phase)] if status.phase else []
+        parts += [f"about {duration_words(eta)} left"] if eta is not None else []
+    deadlines: tuple[tuple[Deadline, str], ...] = (
+        ("hibernation", "hibernates in"),
+        ("expiry", "expires in"),
+    )
+    for deadline, words in deadlines if state == "active" else ():
+        left = status.remaining_seconds(deadline, now)
+        parts += [f"{words} {duration_words(left)}"] if left is not None else []
+    parts += ["SOON"] if warnings(status, now) else []
+    parts += [one_line(status.error)] if status.error else []
+    parts += [f"stale: {reason}"] if reason else []
+    return ", ".join(parts)

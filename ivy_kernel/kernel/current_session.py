@@ -12,8 +12,9 @@ from ivy_kernel.kernel.restart import Chat, RestartMark, session_key_of
 from ivy_kernel.models import Sink
 from ivy_kernel.routes.events import Event
 from ivy_kernel.session.kernel_registry import KernelRegistration, kernel_id_of
-from ivy_kernel.session.open import LiveSettings, identity, open_lifecycle, open_session
+from ivy_kernel.session.open import identity, open_lifecycle, open_session
 from ivy_kernel.session.session import Session
+from ivy_kernel.settings.live import LiveSettings
 
 
 class CurrentSession:

@@ -9,8 +9,9 @@ from ivy_kernel.errors import UsageError
 from ivy_kernel.magics.options import HelpAskedError, OptionParser, cell_parser, split_line
 from ivy_kernel.models import Message, Sink
 from ivy_kernel.session.describe import route_lines, settings_table, status_lines
-from ivy_kernel.session.open import LiveSettings, open_lifecycle
+from ivy_kernel.session.open import open_lifecycle
 from ivy_kernel.session.session import Session
+from ivy_kernel.settings.live import LiveSettings
 from ivy_kernel.status import SandboxStatus, monotonic_seconds
 
 COMMANDS = {

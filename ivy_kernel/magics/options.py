@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from ivy_kernel.errors import UsageError
+from ivy_kernel.routes.tools import TOOLS
 
 
 class HelpAskedError(Exception):
@@ -80,7 +81,8 @@ def split_line(name: str, line: str) -> list[str]:
         raise UsageError(f"{name} {line}: {exc}.") from None
 
 
-LANGUAGES = {"python": "", "r": "sandbox_rscript", "sh": "sandbox_exec"}
+SCRIPT_LANGUAGES = {tool.lang: tool.name for tool in TOOLS.values() if tool.lang}
+LANGUAGES = {"python": "", **SCRIPT_LANGUAGES}
 """Language → the tool that runs it; Python goes where all cells go, and keeps its variables."""
 
 OUT_HELP = """\
@@ -93,7 +95,7 @@ OUT_HELP = """\
 
 @dataclass(frozen=True, slots=True)
 class CellOptions:
-    """What stands after ``%%ivy``.
+    """The options of one ``%%ivy`` cell.
 
     Parameters
     ----------
@@ -133,7 +135,7 @@ def cell_parser() -> OptionParser:
     parser.add_argument(
         "--lang",
         choices=list(LANGUAGES),
-        help="python (the default), r or sh; the last two are scripts, without variables",
+        help=_languages_in_words(),
     )
     parser.add_argument("--out", metavar="NAME", type=_variable, help="keep the result; see below")
     parser.add_argument(
@@ -143,6 +145,13 @@ def cell_parser() -> OptionParser:
         help="run a tool of the platform; the cell is a JSON object with its parameters",
     )
     return parser
+
+
+def _languages_in_words() -> str:
+    *others, last = SCRIPT_LANGUAGES
+    count = ("two", "three", "four", "five")[len(others) - 1]
+    words = ", ".join(["python (the default)", *others])
+    return f"{words} or {last}; the last {count} are scripts, without variables"
 
 
 def parse_cell_options(line: str) -> CellOptions:

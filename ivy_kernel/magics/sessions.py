@@ -10,8 +10,9 @@ from ivy_kernel.models import Message, Sink
 from ivy_kernel.routes.events import AgentLost, Event, KernelDied
 from ivy_kernel.session.describe import event_sentence
 from ivy_kernel.session.kernel_registry import KernelRegistration
-from ivy_kernel.session.open import LiveSettings, identity, open_session
+from ivy_kernel.session.open import identity, open_session
 from ivy_kernel.session.session import Session
+from ivy_kernel.settings.live import LiveSettings
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from ivy_kernel.errors import IvyError, SandboxLostError
 from ivy_kernel.models import Cell, Json, Message, Outcome, Sink
 from ivy_kernel.routes.base import RouteName
 from ivy_kernel.routes.one_call import PlainRoute, unanswered
-from ivy_kernel.routes.tools import SandboxTools, strings_in
+from ivy_kernel.routes.tools import NOTEBOOK_TOOL, PYTHON_TOOL, SandboxTools, strings_in
 
 MIME_TYPE = "application/vnd.ivy-kernel.page+json"
 
@@ -30,19 +30,24 @@ _ivy_page = None; del _ivy_page
 """
 
 _NAME = r"%{0,2}[^\W\d][\w.*\[\]]*"
+# The questions of IPython: ?name, name?, name??, %pinfo name and its like.
 _HELP_LINE = re.compile(
     rf"\?{{1,2}}\s*{_NAME}|{_NAME}\?{{1,2}}|%(pinfo2?|psearch|pdoc|pdef|psource|pfile)\s.*"
 )
 
 
 def with_pages_shown(code: str) -> str:
-    """The code, made to display its help text if its last line asks for help."""
+    """Returns the code, made to display its help text if its last line asks for help.
+
+    A help text travels as a payload of the reply, which the tool does not return; as a display it
+    comes back with the outputs, and `Pages` makes a payload of it again.
+    """
     last = code.rstrip().rpartition("\n")[2].strip().rstrip(";")
     return code + _SHOW if _HELP_LINE.fullmatch(last) else code
 
 
 class Pages:
-    """Takes displayed payloads out of a cell's messages.
+    """A sink that takes displayed payloads out of a cell's messages.
 
     Parameters
     ----------
@@ -55,7 +60,7 @@ class Pages:
         self.payload: list[Json] = []
 
     def __call__(self, message: Message) -> None:
-        """Take one message."""
+        """Takes one message."""
         data = message.content.get("data")
         page = data.get(MIME_TYPE) if isinstance(data, dict) else None
         if message.msg_type == "display_data" and isinstance(page, dict):
@@ -65,12 +70,13 @@ class Pages:
 
 
 QUESTION_SECONDS = 30.0
-"""Time budget of what is asked beside cells, since no interrupt stops it."""
+"""Time budget of calls beside cells, since no interrupt stops them."""
 INTERRUPT_SEND_SECONDS = 0.4
-"""How long sending the signal may take before the user gets the prompt back anyway."""
+"""Wait for the signal to be sent, before the user gets the prompt back anyway."""
 SIGNAL_SECONDS = 10.0
-"""Time budget of the script that sends it."""
+"""Time budget of the script that sends the signal."""
 
+# The process id alone could mean another process by now; with its start it means the same one.
 _INTERRUPT = """\
 import os, signal
 try:
@@ -83,6 +89,7 @@ if same:
 print('IVY-INTERRUPT', same)
 """
 
+# Without IPython, every name but the module's own is removed.
 _RESET = """\
 try:
     get_ipython().run_line_magic('reset', '-sf')
@@ -106,7 +113,7 @@ class NotebookRoute(PlainRoute):
     """Runs each cell through ``sandbox_notebook``; the platform caps a cell at 300 s."""
 
     name: RouteName = "notebook"
-    tool = "sandbox_notebook"
+    tool = NOTEBOOK_TOOL
     variables_persist = True
     notice = (
         "Cells run through the platform's notebook tool: output arrives when a cell has ended, a "
@@ -119,7 +126,7 @@ class NotebookRoute(PlainRoute):
         self._signals: set[asyncio.Future[object]] = set()
 
     async def check(self) -> None:
-        """See whether the same Python process still answers."""
+        """Sees whether the same Python process still answers."""
         before = self._probe
         self._probe = await self._tools.probe(self.tool)
         if before is not None and self._probe.identity != before.identity:
@@ -130,19 +137,20 @@ class NotebookRoute(PlainRoute):
             )
 
     async def execute(self, cell: Cell, sink: Sink) -> Outcome:
-        """Run one cell."""
+        """Runs one cell."""
         if self._signals:  # one that comes late would stop this cell instead of the one before
             await asyncio.wait(set(self._signals), timeout=SIGNAL_SECONDS)
         pages = Pages(sink)
         outcome = await self._run(with_pages_shown(cell.code), cell, pages)
         if outcome.fate == "succeeded":
             outcome.reply["payload"] = pages.payload
+        # After a failed cell they are not evaluated, as in ipykernel.
         if outcome.fate == "succeeded" and cell.user_expressions:
             outcome.reply["user_expressions"] = await self._values(cell.user_expressions)
         return outcome
 
     async def _values(self, expressions: Mapping[str, str]) -> Json:
-        """``user_expressions`` (message spec, "Execute"), by a second call."""
+        """Returns ``user_expressions`` (message spec, "Execute"), by a second call."""
         reason = "the sandbox did not answer"
         try:
             values = await self._evaluate(f"get_ipython().user_expressions({dict(expressions)!r})")
@@ -153,14 +161,14 @@ class NotebookRoute(PlainRoute):
         return unanswered(expressions, reason)
 
     async def ask(self, msg_type: str, content: Json) -> Json | None:
-        """Ask the notebook's own Python, by a call of its own."""
+        """Asks the notebook's own Python, by a call of its own."""
         question = _QUESTIONS.get(msg_type)
         if question is None:
             return None
         return await self._evaluate(f"get_ipython().kernel.{question.format_map(content)}")
 
     async def _evaluate(self, expression: str) -> Json | None:
-        """The JSON object that an expression evaluates to there; ``None`` when there is none."""
+        """Returns the JSON object that an expression evaluates to there; ``None`` without one."""
         nonce = os.urandom(8).hex()
         code = _EVALUATE.format(nonce=nonce, expression=expression)
         result = await self._tools.run(self.tool, code, QUESTION_SECONDS)
@@ -175,16 +183,17 @@ class NotebookRoute(PlainRoute):
         return None
 
     async def interrupt(self) -> None:
-        """Send SIGINT to the notebook's Python, by the script tool, and stop waiting for it."""
+        """Sends SIGINT to the notebook's Python, by the script tool, and stops waiting."""
         if not self._call.running:
             return
         probe = self._probe
+        # Without /proc the process cannot be told from a later one with its id: no signal then.
         if probe is not None and probe.process_start:
             code = _INTERRUPT.format(pid=probe.process_id, start=probe.process_start)
             signal = asyncio.ensure_future(
-                self._tools.run("sandbox_python", code, SIGNAL_SECONDS, retry=False)
+                self._tools.run(PYTHON_TOOL, code, SIGNAL_SECONDS, retry=False)
             )
-            # A refused signal is told by the cell's own end: "not confirmed".
+            # A refused signal needs no report of its own: the cell then ends "not confirmed".
             signal.add_done_callback(lambda task: task.cancelled() or task.exception())
             self._signals.add(signal)
             signal.add_done_callback(self._signals.discard)
@@ -192,11 +201,11 @@ class NotebookRoute(PlainRoute):
         self._call.stop()
 
     async def close(self, *, keep: bool) -> None:
-        """Nobody waits for a signal any more."""
+        """Stops waiting for a call, and for signals on their way."""
         await super().close(keep=keep)
         for signal in self._signals:
             signal.cancel()
 
     async def restart(self) -> None:
-        """Empty the namespace; modules stay imported, since the platform cannot restart it."""
+        """Empties the namespace; modules stay imported, since the platform cannot restart it."""
         await self._tools.run(self.tool, _RESET, 30.0)

@@ -28,12 +28,13 @@ NOT_CONFIRMED = (
 def show_result(
     result: object, cell: Cell, sink: Sink, *, was_interrupted: bool = False
 ) -> Outcome:
-    """Show a tool's result as the cell's outputs."""
+    """Shows a tool's result as the cell's outputs."""
     decoded = decode_result(result, execution_count=cell.execution_count)
     for output in decoded.outputs:
         content = dict(output)
         msg_type = content.pop("output_type")
         if msg_type == "execute_result":
+            # The tool counts the cells of all notebooks of the chat; a notebook shows its own.
             content["execution_count"] = cell.execution_count
         sink(Message(msg_type, content))
     if decoded.error is None and was_interrupted and _says_interrupted(decoded.outputs):
@@ -45,14 +46,17 @@ def show_result(
 
 
 def _says_interrupted(outputs: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether IPython was hit while it showed something: it says so here, and nowhere else."""
+    """Returns whether the outputs end in the line that IPython prints when a display is hit.
+
+    IPython reports that interrupt on stderr alone: the cell itself counts as succeeded there.
+    """
     last: Mapping[str, Any] = outputs[-1] if outputs else {}
     is_stderr = last.get("output_type") == "stream" and last.get("name") == "stderr"
     return is_stderr and str(last.get("text", "")).rstrip().endswith("KeyboardInterrupt")
 
 
 class InterruptibleCall:
-    """Waits for one tool call, but not longer than the user wants to."""
+    """One tool call that the user may stop waiting for."""
 
     def __init__(self) -> None:
         self._task: asyncio.Future[object] | None = None
@@ -64,17 +68,18 @@ class InterruptibleCall:
         return self._task is not None
 
     def stop(self) -> None:
-        """Stop waiting soon; harmless when nothing is waited for."""
+        """Stops the waiting soon; harmless when no call is under way."""
         if self._stop is not None:
             self._stop.set()
 
     async def show(self, call: Awaitable[object], cell: Cell, sink: Sink) -> Outcome:
-        """Run a call to its end, or until shortly after `stop`, and show what came of it."""
+        """Runs a call to its end, or until shortly after `stop`, and shows its result."""
         self._stop = asyncio.Event()
         task = self._task = asyncio.ensure_future(call)
         stopped = asyncio.ensure_future(self._stop.wait())
         try:
             await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            # Stopped: an interrupted cell ends with its own KeyboardInterrupt if it is given time.
             if not task.done():
                 await asyncio.wait({task}, timeout=INTERRUPT_WAIT_SECONDS)
             if not task.done():
@@ -82,6 +87,7 @@ class InterruptibleCall:
             return show_result(task.result(), cell, sink, was_interrupted=stopped.done())
         finally:
             self._task = self._stop = None
+            # Awaited too, so that no exception is left that nothing has retrieved.
             for future in (task, stopped):
                 future.cancel()
             await asyncio.gather(task, stopped, return_exceptions=True)
@@ -109,7 +115,7 @@ class NamedTool:
         self._call = InterruptibleCall()
 
     async def execute(self, tools: SandboxTools, cell: Cell, sink: Sink) -> Outcome:
-        """Run it, and show its decoded result as the cell's outputs.
+        """Runs it, and shows its decoded result as the cell's outputs.
 
         Called by the session, one at a time.
 
@@ -121,7 +127,7 @@ class NamedTool:
         return await self._call.show(self._result(tools, cell.code), cell, sink)
 
     def stop(self) -> None:
-        """Stop waiting: the platform offers nothing that would stop a tool."""
+        """Stops waiting: the platform offers nothing that would stop a tool."""
         self._call.stop()
 
     async def _result(self, tools: SandboxTools, code: str) -> object:
@@ -161,11 +167,11 @@ class PlainRoute:
         self._call = InterruptibleCall()
 
     async def open(self) -> None:
-        """Find the code field and which Python process answers."""
+        """Finds the code field and the Python process that answers."""
         self._probe = await self._tools.probe(self.tool)
 
     async def close(self, *, keep: bool) -> None:
-        """Nothing to let go: each cell was a call of its own."""
+        """Stops waiting for a call. Nothing else is held: each cell was a call of its own."""
         self._call.stop()
 
     async def end_with_sandbox(self) -> None:
@@ -182,12 +188,12 @@ class PlainRoute:
         }
 
     async def _run(self, code: str, cell: Cell, sink: Sink) -> Outcome:
-        """Run a cell's code, which may have been made ready for the tool, and show its result."""
+        """Runs a cell's code, perhaps adapted to the tool, and shows its result."""
         call = self._tools.run(self.tool, code, self._cell_timeout_seconds)
         return await self._call.show(call, cell, sink)
 
 
 def unanswered(expressions: Iterable[str], reason: str) -> Json:
-    """``user_expressions`` of a reply (message spec, "Execute") that have no values."""
+    """Returns the ``user_expressions`` of a reply (message spec, "Execute") without values."""
     missing = {"status": "error", "ename": "RouteError", "evalue": reason, "traceback": []}
     return dict.fromkeys(expressions, missing)

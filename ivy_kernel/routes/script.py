@@ -10,13 +10,14 @@ import ast
 from ivy_kernel.models import Cell, Json, Outcome, Sink
 from ivy_kernel.routes.base import RouteName
 from ivy_kernel.routes.one_call import PlainRoute, unanswered
+from ivy_kernel.routes.tools import PYTHON_TOOL
 
 
 class ScriptRoute(PlainRoute):
     """Runs each cell through ``sandbox_python``; the platform caps scripts at 120 s."""
 
     name: RouteName = "script"
-    tool = "sandbox_python"
+    tool = PYTHON_TOOL
     variables_persist = False
     notice = (
         "This sandbox offers only scripts: each cell runs in a Python process of its own, so "
@@ -25,10 +26,10 @@ class ScriptRoute(PlainRoute):
     )
 
     async def check(self) -> None:
-        """Nothing can be lost: there are no variables."""
+        """Does nothing: without variables, none can be lost."""
 
     async def execute(self, cell: Cell, sink: Sink) -> Outcome:
-        """Run one cell."""
+        """Runs one cell."""
         outcome = await self._run(show_last_value(cell.code), cell, sink)
         if outcome.fate == "succeeded" and cell.user_expressions:
             outcome.reply["user_expressions"] = unanswered(
@@ -37,19 +38,19 @@ class ScriptRoute(PlainRoute):
         return outcome
 
     async def ask(self, msg_type: str, content: Json) -> Json | None:
-        """Nobody is there to ask between two scripts."""
+        """Returns ``None``: between two scripts no Python is there to ask."""
         return None
 
     async def interrupt(self) -> None:
-        """Stop waiting: the platform offers nothing that would stop a script."""
+        """Stops waiting: the platform offers nothing that would stop a script."""
         self._call.stop()
 
     async def restart(self) -> None:
-        """Nothing to do: each cell has a fresh namespace anyway."""
+        """Does nothing: each cell has a fresh namespace anyway."""
 
 
 def show_last_value(code: str) -> str:
-    """The code, made to print the value of its last line if that is an expression.
+    """Returns the code, made to print the value of its last line if that is an expression.
 
     A script shows no values; a cell does. Line numbers stay as they are, since the change is
     confined to the last expression, which is parenthesised where it stands.
@@ -61,11 +62,12 @@ def show_last_value(code: str) -> str:
     if not body or not isinstance(body[-1], ast.Expr) or code.rstrip().endswith(";"):
         return code
     last = body[-1]
-    lines = code.encode().split(b"\n")
+    lines = code.encode().split(b"\n")  # ast counts columns in bytes of UTF-8
     first, end = last.lineno - 1, (last.end_lineno or last.lineno) - 1
     if lines[first][: last.col_offset].strip():
         return code  # something stands before it on its line
     comment = lines[end][last.end_col_offset :]
     lines[end] = lines[end][: last.end_col_offset] + b")" + comment
+    # The displayhook, not print: like a cell, it shows nothing for None.
     lines[first] = b"__import__('sys').displayhook(" + lines[first]
     return b"\n".join(lines).decode()

@@ -1,6 +1,7 @@
-"""The code-running tools of one chat's sandbox, and the field that carries their code.
+"""The tools of a sandbox that run code: one table of them, and how code is run through them.
 
-The platform does not document that field. A harmless probe finds it, and is remembered.
+The platform does not document the field that carries a tool's code. A harmless probe finds it, and
+what it found is remembered.
 """
 
 from __future__ import annotations
@@ -9,19 +10,22 @@ import os
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ivy_kernel.api import IvyClient
 from ivy_kernel.errors import BadRequestError, IvyError, RouteError
 
-DEEPEST = 40
+if TYPE_CHECKING:
+    # For annotations only: the command line of a cell reads the table, and must not load httpx.
+    from ivy_kernel.api import IvyClient
+
+DEPTH_LIMIT = 40
 
 
 def strings_in(value: object, depth: int = 0) -> Iterator[str]:
-    """Every string in a JSON value, however nested (to a depth of 40)."""
+    """Yields every string in a JSON value, however nested (to a depth of 40)."""
     if isinstance(value, str):
         yield value
-    elif depth < DEEPEST:
+    elif depth < DEPTH_LIMIT:
         if isinstance(value, dict):
             value = list(value.values())
         if isinstance(value, list):
@@ -31,16 +35,16 @@ def strings_in(value: object, depth: int = 0) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """What a tool runs, and how to find out whether it did.
+    """A language that tools run, and a probe that tells whether a tool ran it.
 
     Parameters
     ----------
     fields
         Names under which such tools may take their code, the likeliest first.
     snippet_format
-        Runs without a trace, and prints what ``answer_format`` matches.
+        Code of the probe. It leaves no trace, and prints what ``answer_format`` matches.
     answer_format
-        The printed word, as a regular expression.
+        What the probe prints, as a regular expression.
     """
 
     fields: tuple[str, ...]
@@ -48,17 +52,20 @@ class Language:
     answer_format: str
 
     def snippet(self, nonce: str) -> str:
-        """The code to send; ``nonce`` is a random word of this call."""
+        """Returns the code to send; ``nonce`` is a random word of this call."""
         return self.snippet_format.format(nonce=nonce)
 
     def find_answer(self, result: object, nonce: str) -> re.Match[str] | None:
-        """What the snippet printed, if it ran; ``result`` is the tool's JSON."""
+        """Returns what the snippet printed, if it ran; ``result`` is the tool's JSON."""
         pattern = re.compile(self.answer_format.format(nonce=nonce))
         for text in strings_in(result):
             if match := pattern.search(text):
                 return match
         return None
 
+
+# A tool may answer with the code itself, for example in an error message. So no snippet contains
+# what its answer looks like: each puts the printed word together only when it runs.
 
 PYTHON = Language(
     fields=("code", "source", "script", "input", "cells"),
@@ -81,7 +88,8 @@ del _ivy_os, _ivy_sys, _ivy_start, _ivy_id, _ivy_file
         r":(?P<python_version>[\w.+]+):"
     ),
 )
-"""It also tells which Python answers, and plants an identity in it."""
+"""Its probe also tells which Python answers. It plants an identity in ``sys``, which survives a
+reset of the namespace and ends with the process."""
 
 _SCRIPT_FIELDS = ("code", "command", "source", "script", "cmd", "input")
 
@@ -89,13 +97,81 @@ R = Language(_SCRIPT_FIELDS, "cat(paste0('IVY-', 'PROBE-{nonce}\\n'))", "IVY-PRO
 
 SHELL = Language(_SCRIPT_FIELDS, "echo IVY-''PROBE-{nonce}", "IVY-PROBE-{nonce}")
 
-LANGUAGES = {
-    "sandbox_python": PYTHON,
-    "sandbox_notebook": PYTHON,
-    "sandbox_rscript": R,
-    "sandbox_exec": SHELL,
-}
-"""Tool → what it runs. No other tool is probed: who knows what it would do with any code."""
+CAP_SECONDS = 300.0
+"""Longest time budget that the platform grants any tool."""
+SCRIPT_CAP_SECONDS = 120.0
+"""Longest time budget that it grants a tool that runs each call in a fresh process."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """A tool of the platform that runs code: one row of the table.
+
+    Parameters
+    ----------
+    name
+        The platform's name for it.
+    language
+        What it runs.
+    field_setting
+        The setting that names the field for its code.
+    cap_seconds
+        Longest time budget that the platform grants it.
+    lang
+        The word for ``%%ivy --lang`` that chooses it; empty when none does.
+    """
+
+    name: str
+    language: Language
+    field_setting: str
+    cap_seconds: float
+    lang: str = ""
+
+
+PYTHON_TOOL = "sandbox_python"
+NOTEBOOK_TOOL = "sandbox_notebook"
+
+_ROWS = (
+    Tool(
+        name=PYTHON_TOOL,
+        language=PYTHON,
+        field_setting="python_code_field",
+        cap_seconds=SCRIPT_CAP_SECONDS,
+    ),
+    Tool(
+        name=NOTEBOOK_TOOL,
+        language=PYTHON,
+        field_setting="notebook_code_field",
+        cap_seconds=CAP_SECONDS,
+    ),
+    Tool(
+        name="sandbox_rscript",
+        language=R,
+        field_setting="rscript_code_field",
+        cap_seconds=SCRIPT_CAP_SECONDS,
+        lang="r",
+    ),
+    Tool(
+        name="sandbox_exec",
+        language=SHELL,
+        field_setting="exec_command_field",
+        cap_seconds=SCRIPT_CAP_SECONDS,
+        lang="sh",
+    ),
+)
+TOOLS: dict[str, Tool] = {tool.name: tool for tool in _ROWS}
+"""Name → row, of every tool that runs code.
+
+All that is known of a tool is read from here: ``--lang`` of ``%%ivy``, the probes, the time
+budgets, and which setting names the field. No other tool is probed, since nothing is known of what
+it would do with code.
+"""
+
+
+def budget_seconds(tool: str, wanted_seconds: float) -> float:
+    """Returns the part of a wanted time budget that the platform grants a tool, known or not."""
+    row = TOOLS.get(tool)
+    return min(wanted_seconds, row.cap_seconds if row else CAP_SECONDS)
 
 
 PROBE_TIMEOUT_SECONDS = 60.0
@@ -103,7 +179,7 @@ PROBE_TIMEOUT_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What a probe saw of the Python that ran it.
+    """The Python that ran a probe.
 
     Parameters
     ----------
@@ -149,7 +225,16 @@ class SandboxTools:
         *,
         retry: bool = True,
     ) -> object:
-        """Call a tool with its own parameters; its own JSON result.
+        """Calls a tool with its own parameters; returns its own JSON result.
+
+        Parameters
+        ----------
+        tool, parameters
+            Any tool of the platform, and its own parameters.
+        timeout_seconds
+            Time budget; cut to the platform's cap (300 s, scripts 120 s).
+        retry
+            Whether to repeat where that is safe; a caller with its own rhythm says no.
 
         Raises
         ------
@@ -157,14 +242,18 @@ class SandboxTools:
             As `IvyClient.run_tool`.
         """
         result: object = await (await self.client()).run_tool(
-            self.chat_id, tool, parameters, timeout_seconds=timeout_seconds, retry=retry
+            self.chat_id,
+            tool,
+            parameters,
+            timeout_seconds=budget_seconds(tool, timeout_seconds),
+            retry=retry,
         )
         return result
 
     async def run(
         self, tool: str, code: str, timeout_seconds: float, *, retry: bool = True
     ) -> object:
-        """Run code through a tool; the tool's own JSON result.
+        """Runs code through a tool; returns the tool's own JSON result.
 
         Where the tool refuses the code unread, a probe in its own language looks for the field that
         it takes code in, and the code is sent again. A tool whose language is not known is not
@@ -182,11 +271,11 @@ class SandboxTools:
             return await self.call(tool, {name: code}, timeout_seconds, retry=retry)
         except BadRequestError as refusal:
             # Refused unread, so nothing ran. Perhaps the code was in a field it does not know.
-            language = LANGUAGES.get(tool)
-            if language is None or name == self.found_fields.get(tool):
+            row = TOOLS.get(tool)
+            if row is None or name == self.found_fields.get(tool):
                 raise
             try:
-                await self._find_field(tool, language, refusal)
+                await self._find_field(tool, row.language, refusal)
             except RouteError:
                 raise
             except IvyError as error:  # how the probe ended says nothing about the code
@@ -195,7 +284,7 @@ class SandboxTools:
         return await self.call(tool, {name: code}, timeout_seconds, retry=retry)
 
     async def probe(self, tool: str) -> Probe:
-        """Find out, by running a harmless snippet, which field works and which Python answers.
+        """Runs a harmless snippet to find the field that works and the Python that answers.
 
         Parameters
         ----------
@@ -221,8 +310,9 @@ class SandboxTools:
     async def _find_field(
         self, tool: str, language: Language, refusal: BadRequestError | None = None
     ) -> re.Match[str]:
-        """Find the field that the tool takes code in; what the snippet printed."""
+        """Finds the field that the tool takes code in; returns what the snippet printed."""
         refused: list[str] = []
+        # The setting's field first, so that a tool that works as configured gets one call.
         for name in dict.fromkeys((self._code_field(tool), *language.fields)):
             nonce = os.urandom(8).hex()
             parameters = {name: language.snippet(nonce)}
@@ -231,6 +321,7 @@ class SandboxTools:
             except BadRequestError as exc:
                 refused.append(f"{name}: {exc.detail or 'HTTP 400'}")
                 continue
+            # A tool may ignore a field that it does not know and answer 200 all the same.
             answer = language.find_answer(result, nonce)
             if answer is not None:
                 self.found_fields[tool] = self.code_fields[tool] = name

@@ -15,7 +15,8 @@ from traitlets.config import Config
 from ivy_kernel.errors import MissingSettingError, SettingError
 from ivy_kernel.session.kernel_registry import KernelEntry
 from ivy_kernel.session.lifecycle import Lifecycle
-from ivy_kernel.session.open import LiveSettings, open_lifecycle
+from ivy_kernel.session.open import open_lifecycle
+from ivy_kernel.settings.live import LiveSettings
 from ivy_kernel.settings.settings import Ivy
 from ivy_kernel.settings.urls import LOCAL
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from ivy_kernel.api import Answer, IvyClient, RecoupClient
+from ivy_kernel.api import ApiResponse, IvyClient, RecoupClient
 from ivy_kernel.errors import (
     ApiError,
     CredentialsError,
@@ -322,5 +322,5 @@ def _no_sandbox() -> SandboxStatus:
     )
 
 
-def _timing(answer: Answer) -> RequestTiming:
+def _timing(answer: ApiResponse) -> RequestTiming:
     return RequestTiming(answer.sent_monotonic, answer.received_monotonic, answer.server_date)

@@ -1,45 +1,39 @@
-"""From settings to a sandbox: the one place where kernel, magics and command line resolve it."""
+"""Factories: the session and the lifecycle of the sandbox that the settings name.
+
+Kernel, magics, command line and server extension all come through here, so that they mean the same
+sandbox. Session ids that nothing names are generated here and kept per chat.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import json
-import os
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 from jupyter_core.paths import jupyter_data_dir
-from traitlets.config import Config
 
 from ivy_kernel.api import Connection, IvyClient, RecoupClient
 from ivy_kernel.api.auth import Credential
 from ivy_kernel.api.clients import RETRY_SECONDS, recoup_credential
-from ivy_kernel.errors import SettingError
 from ivy_kernel.models import Sink
 from ivy_kernel.routes.events import Event
+from ivy_kernel.routes.tools import TOOLS
 from ivy_kernel.session import local_server, private_file
 from ivy_kernel.session.lifecycle import Lifecycle
 from ivy_kernel.session.session import Session
-from ivy_kernel.settings.files import config_file_names
-from ivy_kernel.settings.settings import (
-    LOCAL_CHAT_ID,
-    Ivy,
-    environment_name,
-    load_settings,
-    missing_sentence,
-    setting_names,
-)
+from ivy_kernel.settings.live import LiveSettings
+from ivy_kernel.settings.settings import LOCAL_CHAT_ID, Ivy, missing_sentence
 
 
 def session_ids_file() -> Path:
-    """The file that keeps the generated ids."""
+    """Returns the path of the file that keeps the generated ids."""
     return Path(jupyter_data_dir()) / "ivy" / "session-ids.json"
 
 
 def session_id_for(chat_id: str) -> str:
-    """The kept session id of a chat; made now when there is none.
+    """Returns the kept session id of a chat; generates it when there is none.
 
     A file that cannot be read or written costs nothing but that the id is not kept.
     """
@@ -75,114 +69,10 @@ LOCAL_RETRY_SECONDS = 0.5
 """A local sandbox that refuses a connection has ended, and comes back only when it is started."""
 
 
-class LiveSettings:
-    """Settings that follow config files and environment, so that a new key needs no restart.
-
-    Parameters
-    ----------
-    arguments, flags
-        As in `load_settings`.
-    """
-
-    def __init__(
-        self, *, arguments: Mapping[str, Any] | None = None, flags: Config | None = None
-    ) -> None:
-        self._arguments = dict(arguments or {})
-        self._own_arguments = dict(self._arguments)
-        self._flags = flags
-        self._settings: Ivy | None = None
-        self._seen: tuple[list[_Seen], int] = ([], 0)
-
-    def current(self) -> Ivy:
-        """The settings of the moment.
-
-        Raises
-        ------
-        SettingError
-            When one cannot be used.
-        """
-        seen = (_fingerprint(), _environment())
-        if self._settings is None or seen != self._seen:
-            self._settings = None
-            self._settings = load_settings(arguments=self._arguments, flags=self._flags)
-            self._seen = seen
-        return self._settings
-
-    def reload(self) -> Ivy:
-        """Read all settings again, whether or not a change can be seen from outside."""
-        self._settings = None
-        return self.current()
-
-    def attach(
-        self, chat_id: str, *, campaign_id: str | None = None, session_id: str | None = None
-    ) -> Callable[[], None]:
-        """Mean another chat from now on, whatever the files and the environment say.
-
-        Parameters
-        ----------
-        chat_id
-            The chat; the one that the settings name leads back to them.
-        campaign_id
-            Its campaign; ``None``: as the settings say.
-        session_id
-            Session id for a new sandbox; ``None``: as the settings say for their own chat, a
-            generated one for any other.
-
-        Returns
-        -------
-        Callable[[], None]
-            Takes it back.
-
-        Raises
-        ------
-        SettingError
-            When an id cannot be used; nothing has changed then.
-        """
-        before = self._arguments
-
-        def undo() -> None:
-            self._arguments, self._settings = before, None
-
-        self._arguments, self._settings = dict(self._own_arguments), None
-        try:
-            if chat_id != (self.current().chat_id or LOCAL_CHAT_ID):
-                # These two belong to the settings' own chat.
-                self._arguments |= {"chat_id": chat_id, "session_id": "", "recoup_session_id": ""}
-            given = {"campaign_id": campaign_id, "session_id": session_id}
-            self._arguments |= {name: value for name, value in given.items() if value is not None}
-            self.reload()
-        except SettingError:
-            undo()
-            raise
-        return undo
-
-
-def _environment() -> int:
-    """Changes when a variable of ours does; a hash, so that no key is kept."""
-    return hash(tuple(os.environ.get(name) for name in _VARIABLES))
-
-
-_VARIABLES = tuple(environment_name(name) for name in setting_names())
-
-_Seen = tuple[Path, int, int, int]
-"""A file, and what changes when it is edited or replaced: time in ns, size, inode."""
-
-
-def _fingerprint() -> list[_Seen]:
-    seen = []
-    for path in config_file_names():
-        try:
-            status = os.stat(path)  # noqa: PTH116 - each cell looks several times
-        except OSError:
-            continue
-        seen.append((path, status.st_mtime_ns, status.st_size, status.st_ino))
-    return seen
-
-
 def open_lifecycle(
     live: LiveSettings, *, chat_id: str | None = None, campaign_id: str | None = None
 ) -> Lifecycle:
-    """The sandbox that the settings mean. Talks to nobody yet.
+    """Returns the lifecycle of the sandbox that the settings name. Sends no request yet.
 
     Parameters
     ----------
@@ -231,7 +121,7 @@ def open_session(
     on_background: Sink | None = None,
     on_event: Callable[[Event], None] | None = None,
 ) -> Session:
-    """A session on the sandbox that the settings mean. Talks to nobody yet.
+    """Returns a session on the sandbox that the settings name. Sends no request yet.
 
     Parameters
     ----------
@@ -260,28 +150,26 @@ def open_session(
 
 
 def code_fields(settings: Ivy) -> dict[str, str]:
-    """Tool → the field that carries its code or command."""
-    return {
-        "sandbox_python": settings.python_code_field,
-        "sandbox_notebook": settings.notebook_code_field,
-        "sandbox_rscript": settings.rscript_code_field,
-        "sandbox_exec": settings.exec_command_field,
-    }
+    """Tool → the field that carries its code, as the settings name it."""
+    return {tool.name: getattr(settings, tool.field_setting) for tool in TOOLS.values()}
 
 
 def identity(settings: Ivy) -> tuple[object, ...]:
-    """What must stay the same for a session to stay the right one."""
+    """Returns the settings that a session depends on: when one changes, a new session is needed.
+
+    Keys are not among them: the client asks for the key of the moment at each request.
+    """
     names = (
         *("api_url", "chat_id", "campaign_id", "session_id", "route", "auto_create"),
         *("cell_timeout_seconds", "start_timeout_seconds", "connect_timeout_seconds"),
         *("ca_bundle", "response_limit_bytes"),
-        *("python_code_field", "notebook_code_field", "rscript_code_field", "exec_command_field"),
+        *(tool.field_setting for tool in TOOLS.values()),
     )
     return (settings.is_local, *(getattr(settings, name) for name in names))
 
 
 def _key_fingerprint(live: LiveSettings) -> object:
-    """Changes when a key or an address does; a hash, so that no key is kept."""
+    """Returns a value that changes when a key or an address does; a hash keeps no key."""
     settings = live.current()
     return hash((settings.api_key, settings.api_url, settings.recoup_api_key))
 
@@ -299,7 +187,7 @@ def _connector(live: LiveSettings) -> Callable[[], Awaitable[IvyClient]]:
 
 
 def _recoup_connector(live: LiveSettings) -> Callable[[], Awaitable[RecoupClient]]:
-    """Recoup's client; the local sandbox serves its route too, for who has no account there."""
+    """Returns what makes Recoup's client; without an account there, the local sandbox serves it."""
 
     async def connect() -> RecoupClient:
         settings = live.current()
@@ -315,7 +203,9 @@ def _recoup_connector(live: LiveSettings) -> Callable[[], Awaitable[RecoupClient
 
 
 async def _address(live: LiveSettings) -> tuple[str, Callable[[], str]]:
-    """Where the Ivy API is, and what gives its key."""
+    """Returns the address of the Ivy API, and what gives its key."""
+    # Called again for each connection: an embedded server that was started anew has another port
+    # and another token.
     settings = live.current()
     if not settings.is_local:
         return settings.api_url, lambda: live.current().api_key

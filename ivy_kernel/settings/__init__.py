@@ -1,1 +1,11 @@
-"""Every setting: its value, where it came from, and the files it is read from."""
+"""Every setting: its value, the source of that value, and the files it is read from.
+
+========== ================================================================
+module     content
+========== ================================================================
+`settings` every setting as one traitlets ``Configurable``, and its sources
+`files`    Jupyter's config files for this package
+`live`     settings that follow files and environment while a program runs
+`urls`     the base URLs that a key may be sent to
+========== ================================================================
+"""

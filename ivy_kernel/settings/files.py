@@ -17,7 +17,7 @@ BASENAME = "jupyter_ivy_config"
 
 
 def config_file_names(config_path: list[str] | None = None) -> list[Path]:
-    """The files that would be read if they existed, best first (``.json`` beats ``.py``)."""
+    """Returns the files that are read if they exist, best first (``.json`` beats ``.py``)."""
     if config_path is None:
         return _standard_names(tuple(os.environ.get(name) for name in _WHERE))
     return _names(config_path)
@@ -28,7 +28,8 @@ _WHERE = (
     *("JUPYTER_PLATFORM_DIRS", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "VIRTUAL_ENV"),
     *("HOME", "USERPROFILE", "APPDATA", "PROGRAMDATA", "XDG_CONFIG_HOME"),
 )
-"""Variables that move Jupyter's configuration; finding it takes longer than the rest of a look."""
+"""Variables that move Jupyter's configuration. While they stay the same, its directories are not
+searched again, which takes longer than all the rest of a look at the settings."""
 
 
 @functools.lru_cache(maxsize=4)
@@ -45,7 +46,7 @@ def _names(directories: list[str]) -> list[Path]:
 
 
 def read_config_files(config_path: list[str] | None = None) -> list[tuple[Path, Config]]:
-    """The config files that exist, best first.
+    """Returns the config files that exist, best first.
 
     Raises
     ------
@@ -73,7 +74,7 @@ def read_config_files(config_path: list[str] | None = None) -> list[tuple[Path, 
 
 
 def _line_in(path: Path, exc: BaseException) -> int:
-    """The line of a Python config file at which it failed; 0 when it is not known."""
+    """Returns the line of a Python config file at which it failed; 0 when it is not known."""
     lines = [
         line for frame, line in walk_tb(exc.__traceback__) if frame.f_code.co_filename == str(path)
     ]

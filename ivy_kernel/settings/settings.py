@@ -1,4 +1,4 @@
-"""Every setting, as one `Configurable` named ``Ivy``, and where each value came from.
+"""Every setting, as one `Configurable` named ``Ivy``, and the source of each value.
 
 Precedence: call argument > command-line flag > config file > environment > default. The config
 files are Jupyter's own: ``jupyter_ivy_config.py`` and ``.json`` in the directories that
@@ -31,7 +31,7 @@ SourceKind = Literal["argument", "flag", "config file", "environment", "default"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a setting's value came from.
+    """The source of a setting's value.
 
     Parameters
     ----------
@@ -135,10 +135,11 @@ class Ivy(Configurable):
         """Whether cells go to the embedded local sandbox."""
         if self.api_url == LOCAL:
             return True
+        # A newcomer who has set neither can run cells at once; a URL that was set is meant.
         return not self.api_key and self.sources["api_url"].kind == "default"
 
     def require(self, name: str) -> str:
-        """The value of a text setting that an action cannot do without.
+        """Returns the value of a text setting that an action cannot do without.
 
         Raises
         ------
@@ -152,7 +153,7 @@ class Ivy(Configurable):
 
 
 def missing_sentence(name: str) -> str:
-    """What is missing, where it was looked for, and the fix that needs no restart."""
+    """Returns the sentence for a missing setting: where it was looked for, and the fix."""
     return (
         f"The setting {name} has no value: neither the environment variable "
         f"{environment_name(name)} nor Ivy.{name} in a jupyter_ivy_config file is set. "
@@ -162,18 +163,18 @@ def missing_sentence(name: str) -> str:
 
 
 def setting_names() -> list[str]:
-    """Names of all settings, in the order in which they are documented."""
+    """Returns the names of all settings, in the order in which they are documented."""
     own = Ivy.class_own_traits(config=True)
     return [name for name in vars(Ivy) if name in own]
 
 
 def environment_name(name: str) -> str:
-    """The environment variable of a setting."""
+    """Returns the environment variable of a setting."""
     return str(Ivy.class_traits()[name].metadata["env"])
 
 
 def is_secret(name: str) -> bool:
-    """Whether a setting's value must never be shown."""
+    """Returns whether a setting's value must never be shown."""
     return bool(Ivy.class_traits()[name].metadata.get("secret"))
 
 
@@ -220,12 +221,15 @@ def _load(
 ) -> Ivy:
     environ = os.environ if environ is None else environ
     files = read_config_files(config_path)
+    # Best first: the first layer that has a value wins. The environment comes after them, since it
+    # knows no names that are not ours.
     layers: list[tuple[Source, Mapping[str, Any]]] = [
         (Source("argument"), {k: v for k, v in arguments.items() if v is not None}),
         (Source("flag"), flags.get("Ivy", {})),
         *((Source("config file", str(path)), config.get("Ivy", {})) for path, config in files),
     ]
     names = setting_names()
+    # Before any value is used: a misspelt setting would silently keep its default.
     for source, layer in layers:
         _refuse(source, layer, names)
     values: dict[str, Any] = {}
@@ -237,7 +241,7 @@ def _load(
                 break
         else:
             raw = environ.get(environment_name(name), "")
-            if raw:
+            if raw:  # an empty variable counts as not set
                 source = Source("environment", environment_name(name))
                 values[name], sources[name] = _checked(name, raw, source), source
             else:
@@ -264,7 +268,7 @@ def _refuse(source: Source, layer: Mapping[str, Any], names: list[str]) -> None:
 
 
 def _checked(name: str, raw: object, source: Source) -> Any:
-    """The value as the setting's type, or an error that names the value and its source."""
+    """Returns the value as the setting's type; the error names the value and its source."""
     trait = Ivy.class_traits()[name]
     try:
         if isinstance(raw, DeferredConfig):
@@ -275,6 +279,7 @@ def _checked(name: str, raw: object, source: Source) -> Any:
             value = raw
         if isinstance(value, bool) and not isinstance(trait, Bool):
             raise ValueError  # Python would take true for the number 1
+        # traitlets has no public way to validate a value without setting it.
         value = trait._validate(Ivy({}, {}), value)
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError
@@ -291,20 +296,20 @@ def _checked(name: str, raw: object, source: Source) -> Any:
 
 
 def _shown(raw: object) -> str:
-    """A value as the user wrote it; flags come in types of traitlets' own."""
+    """Returns a value as the user wrote it; flags come in types of traitlets' own."""
     if isinstance(raw, str):
         return repr(str(raw))
     return repr([str(each) for each in raw]) if isinstance(raw, list) else repr(raw)
 
 
 def _may_hold_a_key(raw: object) -> bool:
-    """Whether a value may be a key, or a URL with a password, that landed in the wrong setting."""
+    """Returns whether a value may be a key, or a URL with a password, in the wrong setting."""
     text = str(raw).lower()
     return "@" in text or "ivy_" in text or "eyj" in text
 
 
 class _RefusedError(ValueError):
-    """A text value that is of the right type but not allowed; says what is."""
+    """A text value of the right type that is not allowed; the message says what is."""
 
 
 def _checked_text(name: str, value: str) -> str:

@@ -1,4 +1,4 @@
-"""What base URLs may look like: keys travel over https, or over http to this machine only."""
+"""Rules for base URLs: keys travel over https, or over http to this machine only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LOCAL = "local"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name or address can only mean this machine."""
+    """Returns whether a host name or address can only mean this machine."""
     if host == "localhost":
         return True
     try:
@@ -20,7 +20,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_url(url: str, *, allow_local: bool = False) -> str:
-    """A base URL without its trailing slash.
+    """Returns a base URL without its trailing slash.
 
     Raises
     ------

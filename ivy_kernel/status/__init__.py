@@ -10,6 +10,7 @@ module       contents
 ============ ======================================================================
 `model`      ``SandboxStatus`` and ``StatusReading``: states, countdowns, JSON (pure)
 `clock`      a monotonic clock that counts sleep; HTTP dates; ``RequestTiming``
+`backoff`    the pauses between the tries of any call that keeps failing (pure)
 `dialects`   the answers of both APIs → ``SandboxStatus`` (pure)
 `schedule`   when the next request is due (pure)
 `polling`    one request with a time limit, and the task that sends them when due

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 from ivy_kernel.errors import (
-    ApiError,
     BadRequestError,
     CredentialsError,
     ForbiddenError,
@@ -15,14 +14,13 @@ from ivy_kernel.errors import (
     RateLimitedError,
     SettingError,
 )
+from ivy_kernel.status.backoff import Backoff
 from ivy_kernel.status.model import CHANGING_STATES, END_STATES, Deadline, SandboxStatus
 
 PERMANENT_ERRORS = (CredentialsError, ForbiddenError, NotFoundError, BadRequestError, SettingError)
 """Errors that a retry does not cure: a setting must be changed first."""
 
 _DEADLINES: tuple[Deadline, ...] = ("hibernation", "expiry")
-# Keeps 2.0**doublings a small number in a long outage; the cap is reached long before.
-_MAX_DOUBLINGS = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,9 +114,7 @@ class PollIntervals:
         if isinstance(error, PERMANENT_ERRORS):
             delay = self.permanent_error_seconds
         else:
-            doublings = min(max(failures, 1) - 1, _MAX_DOUBLINGS)
-            delay = min(self.longest_backoff_seconds, self.first_backoff_seconds * 2.0**doublings)
-            delay *= 0.5 + 0.5 * random()
+            delay = self._backoff.pause_seconds(failures, random())
         hold = self.retry_after_seconds(error)
         if hold is not None:
             # Only ever later than asked; up to a tenth on top spreads clients that were told the
@@ -130,10 +126,18 @@ class PollIntervals:
 
     def retry_after_seconds(self, error: Exception) -> float | None:
         """Returns the capped ``Retry-After`` of an error; ``None`` if it carries none."""
-        asked = error.retry_after_seconds if isinstance(error, ApiError) else None
+        asked = self._backoff.asked_seconds(error)
         if asked is None or not asked > 0:  # "not >" also rejects a NaN
             return None
-        return min(asked, self.longest_retry_after_seconds)
+        return asked
+
+    @property
+    def _backoff(self) -> Backoff:
+        return Backoff(
+            first_seconds=self.first_backoff_seconds,
+            longest_seconds=self.longest_backoff_seconds,
+            longest_asked_seconds=self.longest_retry_after_seconds,
+        )
 
 
 class StatusSchedule:

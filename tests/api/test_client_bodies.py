@@ -228,14 +228,12 @@ async def test_odd_characters_in_an_id_stay_in_its_part_of_the_path(
     ):
         await client.status(chat_id)
         await client.run_tool(chat_id, "sandbox_read", {}, timeout_seconds=5)
-        await client.execute_command(chat_id, {}, timeout_seconds=5)
         await client.terminate(chat_id)
         await client.manifest(chat_id)
     base = f"/api/v1/sandbox/{path}"
     assert [request.target for request in server.requests] == [
         f"{base}/status",
         f"{base}/tool/sandbox_read",
-        f"{base}/exec",
         f"{base}/terminate",
         f"{base}/manifest",
     ]
@@ -279,34 +277,11 @@ async def test_create_sends_the_three_ids() -> None:
     assert (first.body, second.body) == ({"status": "provisioning"}, {"deduped": True})
 
 
-@pytest.mark.parametrize(
-    ("tool", "wanted_seconds", "sent_seconds"),
-    [
-        ("sandbox_notebook", 900, 300),
-        ("sandbox_notebook", 30, 30),
-        ("sandbox_python", 900, 120),
-        ("sandbox_exec", 900, 120),
-        ("sandbox_rscript", 121, 120),
-        ("sandbox_python", 0.5, 0.5),
-    ],
-)
-async def test_a_tool_gets_its_budget_and_its_own_fields(
-    tool: str, wanted_seconds: float, sent_seconds: float
-) -> None:
-    """``timeout`` is cut to the documented caps; all other fields go as they are."""
+async def test_terminate_sends_what_is_documented() -> None:
+    """It reads no fields and gets none."""
     async with ScriptedServer(json_answer({})) as server, ivy(server.url) as client:
-        await client.run_tool(CHAT, tool, {"a": [1, None]}, timeout_seconds=wanted_seconds)
-    assert server.requests[0].method == "POST"
-    assert server.requests[0].json == {"a": [1, None], "timeout": sent_seconds}
-
-
-async def test_exec_and_terminate_send_what_is_documented() -> None:
-    """A command with its budget; terminate reads no fields and gets none."""
-    async with ScriptedServer(json_answer({})) as server, ivy(server.url) as client:
-        await client.execute_command(CHAT, {"command": "ls"}, timeout_seconds=500)
         await client.terminate(CHAT)
-    assert server.requests[0].json == {"command": "ls", "timeout": 120}
-    assert server.requests[1].json == {}
+    assert server.requests[0].json == {}
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ async def test_a_reset_before_the_request_was_read_is_repeated_for_a_status() ->
     assert len(server.requests) == 1
 
 
-@pytest.mark.parametrize("operation", ["tool", "exec", "create", "terminate"])
+@pytest.mark.parametrize("operation", ["tool", "create", "terminate"])
 async def test_a_connection_that_was_closed_while_idle_is_replaced(operation: str) -> None:
     """The next call goes over a new connection, and is sent exactly once."""
     script = [answer_then_close_silently, json_answer({"second": True})]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 
 import pytest
 from api_calls import CALLS, CHAT, DOCUMENTED, ivy
@@ -19,7 +20,7 @@ from scripted_server import (
     reset,
 )
 
-from ivy_kernel.api.retry import LONGEST_WAIT_SECONDS, wait_seconds
+from ivy_kernel.api.retry import BACKOFF, pause_seconds
 from ivy_kernel.errors import (
     ApiError,
     CreationFailedError,
@@ -33,7 +34,7 @@ from ivy_kernel.errors import (
 )
 
 GOOD = json_answer({"good": True, "files": []})
-CHANGING = ("create", "tool", "exec", "terminate")
+CHANGING = ("create", "tool", "terminate")
 
 FAULTS: dict[str, Action] = {
     **{str(status): json_answer({}, status) for status in (302, 400, 401, 403, 404, 418)},
@@ -49,7 +50,7 @@ FAULTS: dict[str, Action] = {
 @pytest.fixture
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pauses between attempts start at 20 ms, for tests that only count the attempts."""
-    monkeypatch.setattr("ivy_kernel.api.retry.FIRST_WAIT_SECONDS", 0.02)
+    monkeypatch.setattr("ivy_kernel.api.retry.BACKOFF", replace(BACKOFF, first_seconds=0.02))
 
 
 @pytest.mark.parametrize("operation", CHANGING)
@@ -72,7 +73,7 @@ async def test_a_call_that_may_have_run_is_sent_exactly_once(
     assert len(server.requests) == 1
 
 
-@pytest.mark.parametrize("operation", ["tool", "exec", "terminate"])
+@pytest.mark.parametrize("operation", ["tool", "terminate"])
 async def test_a_503_is_not_repeated_where_the_user_should_see_the_start(operation: str) -> None:
     """The caller waits for the sandbox; the client tells at once."""
     expected = DOCUMENTED[operation].get(503, UnexpectedStatusError)
@@ -211,17 +212,17 @@ async def test_a_retry_after_beyond_the_deadline_is_told_at_once() -> None:
 def test_pauses_grow_to_a_cap_with_jitter_and_never_below_what_was_asked() -> None:
     """The numbers behind every repetition."""
     fault = NotSentError("x")
-    assert wait_seconds(1, fault, 0.0) == 0.125
-    assert wait_seconds(1, fault, 1.0) == 0.25
-    assert wait_seconds(3, fault, 1.0) == 1.0
-    assert wait_seconds(50, fault, 1.0) == LONGEST_WAIT_SECONDS
+    assert pause_seconds(1, fault, 0.0) == 0.125
+    assert pause_seconds(1, fault, 1.0) == 0.25
+    assert pause_seconds(3, fault, 1.0) == 1.0
+    assert pause_seconds(50, fault, 1.0) == BACKOFF.longest_seconds
     for asked in (0.0, 0.1, 2.0, 60.0):
         limited = RateLimitedError("x", status_code=429, retry_after_seconds=asked)
         for attempt in range(1, 9):
             for unit in (0.0, 0.5, 0.99):
-                pause = wait_seconds(attempt, limited, unit)
-                assert pause >= max(asked, wait_seconds(attempt, fault, unit))
-                assert pause <= max(asked * 1.0 + 0.5, LONGEST_WAIT_SECONDS)
+                pause = pause_seconds(attempt, limited, unit)
+                assert pause >= max(asked, pause_seconds(attempt, fault, unit))
+                assert pause <= max(asked * 1.0 + 0.5, BACKOFF.longest_seconds)
 
 
 async def test_a_changed_key_is_used_for_the_next_call() -> None:

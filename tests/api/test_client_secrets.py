@@ -162,7 +162,7 @@ async def test_ivys_key_travels_as_bearer_alone() -> None:
         for operation, call in CALLS.items():
             if operation != "recoup":
                 await call(client)
-    assert len(server.requests) == 6
+    assert len(server.requests) == 5
     for request in server.requests:
         assert request.header("Authorization") == [f"Bearer {KEY}"]
         assert str(request).count(KEY) == 1

@@ -145,7 +145,7 @@ async def test_sandbox_not_ready_keeps_its_code() -> None:
     assert caught.value.code == "SANDBOX_NOT_READY"
 
 
-@pytest.mark.parametrize("operation", ["create", "tool", "exec", "terminate"])
+@pytest.mark.parametrize("operation", ["create", "tool", "terminate"])
 async def test_a_fault_of_the_platform_leaves_unknown_whether_it_was_done(operation: str) -> None:
     """An undocumented 5xx on a call that changes something claims neither yes nor no."""
     async with ScriptedServer(answer(599)) as server, ivy(server.url) as client:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sandbox_server import RunningSandbox
 
-from ivy_kernel.cli.base import print_line
+from ivy_kernel.cli.app import print_line
 from ivy_kernel.cli.run import FailedCell, report
 from ivy_kernel.cli.sandbox import status_line
 from ivy_kernel.errors import ForbiddenError

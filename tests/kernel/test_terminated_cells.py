@@ -14,8 +14,9 @@ from sandbox_server import RunningSandbox, until
 from ivy_kernel.models import Cell, Message, Outcome
 from ivy_kernel.routes.agent import failures
 from ivy_kernel.routes.one_call import NamedTool
-from ivy_kernel.session.open import LiveSettings, open_session
+from ivy_kernel.session.open import open_session
 from ivy_kernel.session.session import Session
+from ivy_kernel.settings.live import LiveSettings
 
 BEGAN_SECONDS = 20.0
 END_SECONDS = 10.0

@@ -14,7 +14,7 @@ from ivy_kernel.api.auth import Credential
 from ivy_kernel.errors import BadRequestError, NoAnswerError, RouteError
 from ivy_kernel.models import Cell, Message
 from ivy_kernel.routes.one_call import NamedTool
-from ivy_kernel.routes.tools import LANGUAGES, Language, SandboxTools, strings_in
+from ivy_kernel.routes.tools import TOOLS, Language, SandboxTools, strings_in
 
 CHAT_ID = "probes"
 TOOL_SECONDS = 20.0
@@ -170,10 +170,10 @@ async def test_a_field_that_nobody_knows_is_told_with_all_that_were_tried(
     configured(code_field={tool: "program_text"})
     with pytest.raises(RouteError, match="code_field") as raised:
         await watched.tools().run(tool, HELLO[tool], TOOL_SECONDS)
-    for name in LANGUAGES[tool].fields:
+    for name in TOOLS[tool].language.fields:
         assert f"{name}: " in str(raised.value)
     assert isinstance(raised.value.__cause__, BadRequestError)
-    assert len(watched.calls) == 1 + len(LANGUAGES[tool].fields)
+    assert len(watched.calls) == 1 + len(TOOLS[tool].language.fields)
 
 
 async def test_the_user_is_told_what_a_named_tool_said_itself(
@@ -202,7 +202,9 @@ async def test_a_found_field_serves_the_tools_that_are_made_later(
     assert watched.fields_tried.count("cmd") == 3  # the probe, and each command once
 
 
-every_language = pytest.mark.parametrize("language", dict.fromkeys(LANGUAGES.values()))
+every_language = pytest.mark.parametrize(
+    "language", dict.fromkeys(tool.language for tool in TOOLS.values())
+)
 
 
 @every_language

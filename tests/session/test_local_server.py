@@ -24,7 +24,8 @@ from ivy_kernel.api.auth import Credential
 from ivy_kernel.errors import NotSentError
 from ivy_kernel.session import local_server
 from ivy_kernel.session.local_server import LocalServer, find, find_or_start, runtime_file
-from ivy_kernel.session.open import LiveSettings, open_lifecycle
+from ivy_kernel.session.open import open_lifecycle
+from ivy_kernel.settings.live import LiveSettings
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

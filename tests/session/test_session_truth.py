@@ -25,8 +25,9 @@ from ivy_kernel.errors import (
 from ivy_kernel.kernel import cells
 from ivy_kernel.models import Cell, Message, Outcome
 from ivy_kernel.routes.one_call import NamedTool
-from ivy_kernel.session.open import LiveSettings, open_session
+from ivy_kernel.session.open import open_session
 from ivy_kernel.session.session import Session
+from ivy_kernel.settings.live import LiveSettings
 
 NOTHING_RAN = "Nothing of this cell was run."
 END_SECONDS = 15.0

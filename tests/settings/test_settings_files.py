@@ -10,8 +10,9 @@ import pytest
 from setting_samples import write_json, write_py
 
 from ivy_kernel.errors import MissingSettingError, SettingError
-from ivy_kernel.session.open import LiveSettings, open_lifecycle
+from ivy_kernel.session.open import open_lifecycle
 from ivy_kernel.settings.files import config_file_names, read_config_files
+from ivy_kernel.settings.live import LiveSettings
 from ivy_kernel.settings.settings import load_settings
 
 SEKRET = "ivy_Sekret-0123456789"

@@ -31,7 +31,6 @@ OPERATIONS = {
     "create": operations.CREATE,
     "status": operations.STATUS,
     "tool": operations.TOOL,
-    "exec": operations.EXEC,
     "terminate": operations.TERMINATE,
     "manifest": operations.MANIFEST,
     "recoup": operations.RECOUP_STATUS,
@@ -42,19 +41,17 @@ _SHARED: dict[int, type[ApiError]] = {
     403: ForbiddenError,
     429: RateLimitedError,
 }
-_TOOL: dict[int, type[ApiError]] = {
-    **_SHARED,
-    400: BadRequestError,
-    404: NotFoundError,
-    502: SandboxBrokenError,
-    503: NotReadyError,
-    504: ToolTimeoutError,
-}
 DOCUMENTED: dict[str, dict[int, type[ApiError]]] = {
     "create": {**_SHARED, 400: BadRequestError, 500: CreationFailedError, 503: NotReadyError},
     "status": _SHARED,
-    "tool": _TOOL,
-    "exec": _TOOL,
+    "tool": {
+        **_SHARED,
+        400: BadRequestError,
+        404: NotFoundError,
+        502: SandboxBrokenError,
+        503: NotReadyError,
+        504: ToolTimeoutError,
+    },
     "terminate": {**_SHARED, 404: NotFoundError},
     "manifest": {**_SHARED, 404: NotFoundError},
     "recoup": {**_SHARED, 400: BadRequestError, 404: NotFoundError},
@@ -64,7 +61,6 @@ CALLS: dict[str, Callable[[Any], Awaitable[Any]]] = {
     "create": lambda c: c.create(session_id=SESSION, chat_id=CHAT, campaign_id="campaign-17"),
     "status": lambda c: c.status(CHAT),
     "tool": lambda c: c.run_tool(CHAT, "sandbox_python", {"code": "1"}, timeout_seconds=5),
-    "exec": lambda c: c.execute_command(CHAT, {"command": "true"}, timeout_seconds=5),
     "terminate": lambda c: c.terminate(CHAT),
     "manifest": lambda c: c.manifest(CHAT),
     "recoup": lambda c: c.status(SESSION),

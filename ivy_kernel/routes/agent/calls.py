@@ -15,7 +15,7 @@ from ivy_kernel.agent import PROTOCOL_VERSION
 from ivy_kernel.errors import AnswerError
 from ivy_kernel.models import Json
 from ivy_kernel.routes.agent.failures import (
-    Backoff,
+    FailureStreak,
     TakenOverError,
     UnknownAgentError,
     is_final,
@@ -23,12 +23,11 @@ from ivy_kernel.routes.agent.failures import (
 )
 from ivy_kernel.routes.agent.frames import Answer, NoAgentError, read_answer
 from ivy_kernel.routes.agent.programs import in_private_namespace, new_call_id, snippet
+from ivy_kernel.routes.tools import NOTEBOOK_TOOL, PYTHON_TOOL
 
 ToolCall = Callable[[str, str, float], Awaitable[object]]
 """``await call(tool_name, code, timeout_seconds)``: the tool's decoded JSON result."""
 
-PYTHON_TOOL = "sandbox_python"
-NOTEBOOK_TOOL = "sandbox_notebook"
 FRAGMENT_CHARS = 60_000
 """Some runners hand the code over as one argument, which Linux limits to 128 KiB."""
 
@@ -327,7 +326,7 @@ class AgentCalls:
         It is not asked again once ``is_moot`` says that nobody needs it any more.
         """
         loop = asyncio.get_running_loop()
-        backoff = Backoff()
+        streak = FailureStreak()
         deadline = loop.time() + deadline_seconds
         while not (self._is_closed or is_moot()):
             try:
@@ -338,8 +337,8 @@ class AgentCalls:
             except (UnknownAgentError, TakenOverError):
                 return None
             except Exception as error:
-                pause_seconds = backoff.failed(error)
-                times = backoff.same_failures
+                pause_seconds = streak.failed(error)
+                times = streak.same_failures
                 self._owner.on_failed_call()
                 is_gone = isinstance(error, NoAgentError) and times > 1
                 if is_gone or is_final(error, times):

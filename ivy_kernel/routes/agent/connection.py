@@ -10,7 +10,6 @@ from typing import Any
 from ivy_kernel.errors import NoAnswerError, SandboxError, SandboxLostError
 from ivy_kernel.models import Json
 from ivy_kernel.routes.agent.calls import (
-    NOTEBOOK_TOOL,
     AgentCalls,
     Counters,
     RunningAgent,
@@ -24,6 +23,7 @@ from ivy_kernel.routes.agent.poller import Poller
 from ivy_kernel.routes.agent.requests import PendingRequest, RequestEndedError, RequestTable
 from ivy_kernel.routes.agent.start import AgentStarter
 from ivy_kernel.routes.events import AgentLost, AgentOpened, ReachableAgain, Unreachable
+from ivy_kernel.routes.tools import NOTEBOOK_TOOL
 
 HELD_TIMES = 4
 """How much more than the agent keeps of its output may be held here: replies it keeps always."""

@@ -24,11 +24,18 @@ from ivy_kernel.errors import (
     UsageError,
 )
 from ivy_kernel.routes.agent.frames import InboxFullError, NoAgentError
+from ivy_kernel.status.backoff import Backoff
 
-FIRST_PAUSE_SECONDS = 0.05
-GROWTH = 1.6
-LONGEST_PAUSE_SECONDS = 3.0
-LONGEST_ASKED_PAUSE_SECONDS = 120.0
+BACKOFF = Backoff(
+    first_seconds=0.05,
+    longest_seconds=3.0,
+    growth=1.6,
+    jitter=(0.75, 1.25),
+    longest_asked_seconds=120.0,
+)
+LEAST_API_PAUSE_SECONDS = 0.2
+"""After an error status: a platform that answers "no" is asked less eagerly than a lost line."""
+
 MAX_CONSECUTIVE_REFUSALS = 3
 """How often in a row 400, 401, 403 or 404 must come: one replica may be wrong."""
 
@@ -63,31 +70,29 @@ def is_final(error: BaseException, times: int) -> bool:
 
 
 @dataclass
-class Backoff:
-    """Pauses between failed calls: growing, jittered, and never shorter than asked for."""
+class FailureStreak:
+    """Failures of a call in a row, and the pauses between its tries."""
 
     failures: int = 0
     same_failures: int = 0
     _last_type: type[BaseException] | None = None
 
     def succeeded(self) -> None:
-        """A call has got through."""
+        """Ends the streak: a call has got through."""
         self.failures = self.same_failures = 0
         self._last_type = None
 
     def failed(self, error: BaseException) -> float:
-        """Seconds to pause before the next call."""
+        """Counts a failure; returns the seconds to pause before the next call."""
         self.failures += 1
         self.same_failures = self.same_failures + 1 if type(error) is self._last_type else 1
         self._last_type = type(error)
-        asked = error.retry_after_seconds if isinstance(error, ApiError) else None
-        if asked is not None:
-            return max(FIRST_PAUSE_SECONDS, min(asked, LONGEST_ASKED_PAUSE_SECONDS))
-        pause = FIRST_PAUSE_SECONDS * GROWTH ** min(self.failures - 1, 20)
-        if isinstance(error, ApiError):
-            pause = max(pause, 0.2)
-        jitter = random.uniform(0.75, 1.25)  # noqa: S311 - spreads clients, guards nothing
-        return min(pause, LONGEST_PAUSE_SECONDS) * jitter
+        asked = BACKOFF.asked_seconds(error)
+        if asked is not None:  # what the server asks for counts alone, also when it is shorter
+            return max(BACKOFF.first_seconds, asked)
+        least = LEAST_API_PAUSE_SECONDS if isinstance(error, ApiError) else 0.0
+        unit = random.random()  # noqa: S311 - spreads clients, guards nothing
+        return BACKOFF.pause_seconds(self.failures, unit, least_seconds=least)
 
 
 UNREACHABLE_AFTER_SECONDS = 5.0
@@ -142,13 +147,13 @@ class Health:
         self._requests = requests
         self._owner = owner
         self._give_up_seconds = give_up_seconds
-        self._backoff = Backoff()
+        self._streak = FailureStreak()
         self._failing_since: float | None = None
         self._is_unreachable = False
 
     def succeeded(self) -> None:
         """A call has been answered."""
-        self._backoff.succeeded()
+        self._streak.succeeded()
         self.not_before = 0.0
         self._failing_since = None
         if self._is_unreachable:
@@ -157,7 +162,7 @@ class Health:
 
     def failed(self, error: Exception, now: float) -> Exception | None:
         """A call has failed; why the conversation is over, if this means that."""
-        self.not_before = now + self._backoff.failed(error)
+        self.not_before = now + self._streak.failed(error)
         if self._failing_since is None:
             self._failing_since = now
         failed_seconds = now - self._failing_since
@@ -169,7 +174,7 @@ class Health:
         return verdict
 
     def _verdict(self, error: Exception, failed_seconds: float) -> Exception | None:
-        times = self._backoff.same_failures
+        times = self._streak.same_failures
         if isinstance(error, TakenOverError | InboxFullError):
             return error
         if is_final(error, times) and (

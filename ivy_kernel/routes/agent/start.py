@@ -12,7 +12,6 @@ from ivy_kernel.agent import PROTOCOL_VERSION
 from ivy_kernel.errors import AnswerError, ApiError, IvyError, NetworkError, RouteError
 from ivy_kernel.models import Json
 from ivy_kernel.routes.agent.calls import (
-    NOTEBOOK_TOOL,
     Counters,
     LaunchMethod,
     RunningAgent,
@@ -20,7 +19,7 @@ from ivy_kernel.routes.agent.calls import (
     ToolCaller,
     pack,
 )
-from ivy_kernel.routes.agent.failures import Backoff, is_final
+from ivy_kernel.routes.agent.failures import FailureStreak, is_final
 from ivy_kernel.routes.agent.frames import (
     ENOENT,
     AgentSilentError,
@@ -31,6 +30,7 @@ from ivy_kernel.routes.agent.frames import (
 )
 from ivy_kernel.routes.agent.options import AgentOptions
 from ivy_kernel.routes.agent.programs import in_private_namespace, new_call_id, start_program
+from ivy_kernel.routes.tools import NOTEBOOK_TOOL
 
 START_TIMEOUT_SECONDS = 60.0
 MAX_LOST_AGENTS = 2
@@ -162,7 +162,7 @@ class AgentStarter:
     async def _retried(self, ask: Any, method: LaunchMethod) -> Answer:
         """Return the answer; ask again while the failure is one that passes."""
         deadline = time.monotonic() + self._options.open_limit_seconds
-        backoff = Backoff()
+        streak = FailureStreak()
         while True:
             try:
                 answer: Answer = await ask()
@@ -173,8 +173,8 @@ class AgentStarter:
                 raise LaunchFailedError(f"the agent refused: {answer.header.get('error')}")
             except (NetworkError, ApiError, AgentSilentError, TruncatedError) as error:
                 self._counters.failed_calls += 1
-                pause_seconds = backoff.failed(error)
-                self._raise_if_hopeless(error, backoff, method)
+                pause_seconds = streak.failed(error)
+                self._raise_if_hopeless(error, streak, method)
                 if time.monotonic() + pause_seconds > deadline:
                     if isinstance(error, IvyError):
                         raise
@@ -182,9 +182,9 @@ class AgentStarter:
                 await asyncio.sleep(pause_seconds)
 
     @staticmethod
-    def _raise_if_hopeless(error: Exception, backoff: Backoff, method: LaunchMethod) -> None:
+    def _raise_if_hopeless(error: Exception, streak: FailureStreak, method: LaunchMethod) -> None:
         """Raise when this failure means that the launch method does not work, or that none will."""
-        times = backoff.same_failures
+        times = streak.same_failures
         if isinstance(error, AnswerError) and times >= MAX_UNREADABLE_STARTS:
             raise LaunchFailedError(str(error)) from error
         if isinstance(error, (AgentSilentError, TruncatedError)) and times >= MAX_SILENT_STARTS:

@@ -5,7 +5,7 @@ names in camelCase or snake_case, at the top or wrapped in other objects or in J
 combined:
 
 =============  ================================================================================
-``family``     what it looks like
+family         what it looks like
 =============  ================================================================================
 ``process``    ``stdout``, ``stderr``, ``exitCode``, ``timedOut``
 ``text``       ``output``, ``text`` or ``result`` with ``success``, ``ok`` or ``error``
@@ -17,9 +17,8 @@ combined:
 ``unknown``    anything else: shown in full as JSON, with a sentence that says so
 =============  ================================================================================
 
-A combined answer is named after the first of ``parts.FAMILIES`` that it holds. Nothing is dropped:
-fields that no family knows are shown as JSON below the results, but for those that
-`ivy_kernel.routes.decode.values` lists as book-keeping or as an echo of the cell.
+Nothing is dropped: fields that no family knows are shown as JSON below the results, but for those
+that `ivy_kernel.routes.decode.values` lists as book-keeping or as an echo of the cell.
 """
 
 from __future__ import annotations

@@ -44,7 +44,9 @@ _JSON_TYPE = re.compile(r"application/([^\n]*\+)?json")
 _BINARY_TYPE = re.compile(r"(image/(?!svg)|audio/|video/|font/|application/(pdf|octet-stream|zip))")
 _DATA_URI = re.compile(r"data:([^;,\s]*)((?:;[^;,\s]*)*),", re.IGNORECASE)
 _BASE64_ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/-_="
+# A shorter text that begins like a picture is a word.
 _SMALLEST_PICTURE_CHARS = 32
+# The first bytes of each format in base64, as far as they fill whole characters.
 _MAGIC = {
     "iVBORw0KGgo": "image/png",
     "/9j/": "image/jpeg",
@@ -57,22 +59,22 @@ _MAGIC = {
 
 
 def is_mime_type(name: str) -> bool:
-    """Whether a name is a MIME type."""
+    """Returns whether a name is a MIME type."""
     return _MIME_TYPE.fullmatch(name) is not None
 
 
 def is_json_type(mime_type: str) -> bool:
-    """Whether nbformat keeps values of this MIME type as JSON."""
+    """Returns whether nbformat keeps values of this MIME type as JSON."""
     return _JSON_TYPE.fullmatch(mime_type) is not None
 
 
 def is_bundle(value: object) -> bool:
-    """Whether a value is an object whose every key is a MIME type."""
+    """Returns whether a value is an object whose every key is a MIME type."""
     return isinstance(value, dict) and bool(value) and all(is_mime_type(key) for key in value)
 
 
 def mime_type_of(name: object) -> str | None:
-    """The MIME type that a type or format name means; ``None`` when it means none."""
+    """Returns the MIME type that a type or format name means; ``None`` when it means none."""
     if not isinstance(name, str):
         return None
     name = name.strip()
@@ -82,7 +84,7 @@ def mime_type_of(name: object) -> str | None:
 
 
 def sniff(data: str) -> str | None:
-    """The MIME type of a data URI or of the base64 text of a well-known kind of picture."""
+    """Returns the MIME type of a data URI or of the base64 text of a well-known kind of picture."""
     data = data.lstrip()
     match = _DATA_URI.match(data)
     if match:
@@ -96,7 +98,7 @@ def sniff(data: str) -> str | None:
 
 
 def is_picture_uri(text: str) -> bool:
-    """Whether a text that may be the user's own is nothing but a picture as a data URI.
+    """Returns whether a text that may be the user's own is nothing but a picture as a data URI.
 
     What a user prints ends with a line end, and stays text.
     """
@@ -110,12 +112,12 @@ def is_picture_uri(text: str) -> bool:
 
 
 def is_base64(text: str) -> bool:
-    """Whether a text consists of nothing but base64 and white space."""
+    """Returns whether a text consists of nothing but base64 and white space."""
     return text.isascii() and not "".join(text.split()).encode().translate(None, _BASE64_ALPHABET)
 
 
 def bundle_of(data: dict[str, Any]) -> dict[str, Any]:
-    """A valid nbformat MIME bundle that holds everything in ``data``.
+    """Returns a valid nbformat MIME bundle that holds everything in ``data``.
 
     Parameters
     ----------
@@ -130,7 +132,7 @@ def bundle_of(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def bundle_value(mime_type: str, value: Any) -> Any:
-    """One value of a MIME bundle in its valid form.
+    """Returns one value of a MIME bundle in its valid form.
 
     JSON types stay JSON; lists of lines are joined; base64 loses data-URI prefix and white
     space; SVG becomes markup. Anything else becomes JSON text.
@@ -147,12 +149,12 @@ def bundle_value(mime_type: str, value: Any) -> Any:
 
 
 def clean_base64(data: str) -> str:
-    """Base64 without data-URI prefix and white space; anything that is no base64 as it is."""
+    """Returns base64 without data-URI prefix and white space; any other text as it is."""
     bare = data.strip()
     if " " in bare and sniff(bare) is None:  # words, and not base64 in lines
         return data
     bare = "".join(bare.split())
-    while match := _DATA_URI.match(bare):
+    while match := _DATA_URI.match(bare):  # a prefix may be there more than once
         if not match[2].lower().endswith(";base64"):
             return data
         bare = bare[match.end() :]
@@ -160,7 +162,7 @@ def clean_base64(data: str) -> str:
 
 
 def svg_markup(data: str) -> str:
-    """The markup of an SVG picture that may come as a data URI or in base64."""
+    """Returns the markup of an SVG picture that may come as a data URI or in base64."""
     if "<" in data:
         return data
     bare = data.strip()
@@ -172,7 +174,7 @@ def svg_markup(data: str) -> str:
 
 
 def decode_base64_text(data: str) -> str | None:
-    """The UTF-8 text that a base64 string holds; ``None`` when it holds none."""
+    """Returns the UTF-8 text that a base64 string holds; ``None`` when it holds none."""
     try:
         return base64.b64decode("".join(data.split()), validate=True).decode()
     except (ValueError, binascii.Error):  # UnicodeDecodeError is a ValueError
@@ -180,7 +182,7 @@ def decode_base64_text(data: str) -> str | None:
 
 
 def text_of_data_uri(data: str) -> str | None:
-    """The text in a data URI of a text type; ``None`` when there is none."""
+    """Returns the text in a data URI of a text type; ``None`` when there is none."""
     bare = data.strip()
     match = _DATA_URI.match(bare)
     if match is None:
@@ -191,7 +193,7 @@ def text_of_data_uri(data: str) -> str | None:
 
 
 def link_bundle(location: str, title: str = "") -> dict[str, Any]:
-    """A bundle that names where something is, without making anybody fetch it.
+    """Returns a bundle that names where something is; showing it fetches nothing.
 
     Parameters
     ----------
@@ -203,7 +205,7 @@ def link_bundle(location: str, title: str = "") -> dict[str, Any]:
     name = title or location
     try:
         is_web = urlsplit(location).scheme.lower() in ("http", "https")
-    except ValueError:
+    except ValueError:  # for example brackets without an IPv6 address
         is_web = False
     if not is_web:
         where = location if name == location else f"{name}: {location}"

@@ -18,7 +18,7 @@ from ivy_kernel.routes.decode.bundles import (
 )
 from ivy_kernel.routes.decode.parts import (
     Output,
-    Parts,
+    ResultParts,
     display,
     execute_result,
     stream,
@@ -42,20 +42,21 @@ OUTPUT_TYPES = frozenset(
 
 
 def output_type_of(fields: Fields) -> str | None:
-    """The nbformat output type or Jupyter message type of an item; ``None`` when it has none."""
+    """Returns the nbformat output type or Jupyter message type of an item, or ``None``."""
     kind = fields.peek("output_type", "msg_type")
     header = fields.peek("header")
     if kind is None and isinstance(header, dict):
         kind = Fields(header).peek("msg_type")
     if kind is None:
         tag = fields.peek("type")
+        # Typed results use "error" as a tag, too; only Jupyter's has an ename.
         is_output = tag != "error" or fields.peek("ename") is not None
         kind = tag if is_output else None
     return kind if isinstance(kind, str) and kind in OUTPUT_TYPES else None
 
 
-def add_output(fields: Fields, parts: Parts) -> dict[str, Any]:
-    """Add an output or message.
+def add_output(fields: Fields, parts: ResultParts) -> dict[str, Any]:
+    """Adds an output or message.
 
     Parameters
     ----------
@@ -83,7 +84,7 @@ def add_output(fields: Fields, parts: Parts) -> dict[str, Any]:
     return merged(fields.left(), inner.left())
 
 
-def _add_content(kind: str | None, fields: Fields, parts: Parts) -> None:
+def _add_content(kind: str | None, fields: Fields, parts: ResultParts) -> None:
     if kind == "stream":
         _add_stream(fields, parts)
     elif kind in ("error", "pyerr"):
@@ -97,7 +98,7 @@ def _add_content(kind: str | None, fields: Fields, parts: Parts) -> None:
         _add_display(kind, fields, parts)
 
 
-def _add_stream(fields: Fields, parts: Parts) -> None:
+def _add_stream(fields: Fields, parts: ResultParts) -> None:
     text = text_of(fields.peek("text", "data"))
     if text is None:
         return
@@ -117,7 +118,7 @@ def _text_or_json(value: object) -> str:
     return json_text(value) if text is None else text
 
 
-def _add_display(kind: str | None, fields: Fields, parts: Parts) -> None:
+def _add_display(kind: str | None, fields: Fields, parts: ResultParts) -> None:
     data = fields.take("data")
     metadata = take_metadata(fields)
     if data is None:
@@ -129,6 +130,7 @@ def _add_display(kind: str | None, fields: Fields, parts: Parts) -> None:
         output = execute_result(data, metadata, take_count(fields))
     else:
         output = display(data, metadata)
+    # The update replaces what the notebook shows, so the first display is changed in its place.
     shown_before = parts.displays.get(display_id)
     if kind == "update_display_data" and shown_before is not None:
         shown_before.update(data=output["data"], metadata=output["metadata"])
@@ -139,7 +141,7 @@ def _add_display(kind: str | None, fields: Fields, parts: Parts) -> None:
 
 
 def _flat_bundle(fields: Fields) -> dict[str, Any]:
-    """The data of an nbformat 3 output, which has its formats beside its type."""
+    """Returns the data of an nbformat 3 output, which has its formats beside its type."""
     data: dict[str, Any] = {}
     for key in fields.left():
         mime_type = mime_type_of(snake_case(key))
@@ -159,7 +161,7 @@ def _take_display_id(fields: Fields) -> str:
 
 
 def take_metadata(fields: Fields) -> dict[str, Any]:
-    """The display metadata of an item; empty when it has none."""
+    """Returns the display metadata of an item; empty when it has none."""
     metadata = fields.peek("metadata")
     if not isinstance(metadata, dict):
         return {}
@@ -168,7 +170,7 @@ def take_metadata(fields: Fields) -> dict[str, Any]:
 
 
 def take_count(fields: Fields) -> int | None:
-    """The execution count of an object; ``None`` when it has no valid one."""
+    """Returns the execution count of an object; ``None`` when it has no valid one."""
     count = fields.peek("execution_count", "prompt_number")
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         return None
@@ -192,20 +194,20 @@ _TYPE_NAMES = ("mime_type", "mimetype", "media_type", "content_type", "mime", "f
 
 
 def has_data_or_place(fields: Fields) -> bool:
-    """Whether an object has what a picture or file must have: its data, or where it is."""
+    """Returns whether an object has what a picture or file must have: its data, or where it is."""
     return any(isinstance(fields.peek(name), (str, dict)) for name in DATA_NAMES) or any(
         isinstance(fields.peek(name), str) for name in _PLACE_NAMES
     )
 
 
 def is_picture(fields: Fields) -> bool:
-    """Whether an object is a picture or file: data or place, and a type."""
+    """Returns whether an object is a picture or file: data or place, and a type."""
     has_type = any(mime_type_of(fields.peek(name)) for name in _TYPE_NAMES)
     return has_data_or_place(fields) and (has_type or fields.peek("type") in PICTURE_TYPES)
 
 
 def picture_of_text(text: str, name: str = "") -> Output:
-    """The display of a picture or file given as one string: data URI, base64, URL or path."""
+    """Returns the display of a picture or file given as data URI, base64, URL or path."""
     mime_type = sniff(text)
     if mime_type is None:
         return display(link_bundle(text.strip(), name))
@@ -215,7 +217,7 @@ def picture_of_text(text: str, name: str = "") -> Output:
 
 
 def pictures_of(fields: Fields, name: str = "") -> list[Output]:
-    """The displays of a picture or file given as an object.
+    """Returns the displays of a picture or file given as an object.
 
     Parameters
     ----------
@@ -304,7 +306,7 @@ def _bundle_of_data(
 
 
 def _with_size(fields: Fields, metadata: dict[str, Any], bundle: dict[str, Any]) -> dict[str, Any]:
-    """Display metadata with the size in which a picture is to be shown, where it is given."""
+    """Returns display metadata with the size in which a picture is to be shown, if given."""
     size = {
         name: fields.take(name)
         for name in ("width", "height")
@@ -322,15 +324,15 @@ _RESOURCE_TYPES = frozenset(["resource", "resource_link"])
 
 
 def is_item(value: object) -> bool:
-    """Whether a value, wherever it stands, can be nothing but an item that `add_item` knows."""
+    """Returns whether a value at any place is certainly an item that `add_item` knows."""
     if not isinstance(value, dict):
         return False
     fields = Fields(value)
     return output_type_of(fields) is not None or is_bundle(value) or _is_content_part(fields)
 
 
-def add_item(item: object, parts: Parts) -> dict[str, Any] | None:
-    """Add what one item shows.
+def add_item(item: object, parts: ResultParts) -> dict[str, Any] | None:
+    """Adds the outputs of one item.
 
     Parameters
     ----------
@@ -352,14 +354,12 @@ def add_item(item: object, parts: Parts) -> dict[str, Any] | None:
         return {}
     fields = Fields(item)
     if output_type_of(fields) is not None:
-        parts.families.add("nbformat")
         return add_output(fields, parts)
     if _is_content_part(fields):
         return _add_content_part(fields, parts)
     if is_typed(fields):
         return add_typed(fields, parts)
     if is_picture(fields):
-        parts.families.add("artifacts")
         parts.shown.extend(pictures_of(fields))
         return fields.left()
     return None
@@ -378,14 +378,13 @@ def _is_content_part(fields: Fields) -> bool:
     return tag in PICTURE_TYPES and fields.peek("source", "url", *DATA_NAMES, tag) is not None
 
 
-def _add_content_part(fields: Fields, parts: Parts) -> dict[str, Any]:
+def _add_content_part(fields: Fields, parts: ResultParts) -> dict[str, Any]:
     tag = fields.take("type")
     if tag in _STREAM_TYPES:
         text = lines_text_of(fields.take("text", "data", "content"))
         if text:
             parts.shown.append(stream(tag, text))
         return fields.left()
-    parts.families.add("content")
     if tag in _TEXT_TYPES:
         parts.say(text_of(fields.take("text")) or "")
         return fields.left()
@@ -407,7 +406,7 @@ def _add_content_part(fields: Fields, parts: Parts) -> dict[str, Any]:
 
 
 def is_typed(fields: Fields) -> bool:
-    """Whether an object is a typed result: its keys are formats (``png``, ``html``, …)."""
+    """Returns whether an object is a typed result: its keys are formats (``png``, ``html``, …)."""
     names = {snake_case(key) for key in fields.left()}
     return (
         bool(names & (FORMATS.keys() - {"text", "plain"}))
@@ -417,9 +416,8 @@ def is_typed(fields: Fields) -> bool:
     )
 
 
-def add_typed(fields: Fields, parts: Parts) -> dict[str, Any]:
-    """Add a typed result; returns the fields that are not known."""
-    parts.families.add("typed")
+def add_typed(fields: Fields, parts: ResultParts) -> dict[str, Any]:
+    """Adds a typed result; returns the fields that are not known."""
     is_main = isinstance(fields.peek("is_main_result"), bool) and fields.take("is_main_result")
     metadata = take_metadata(fields)
     data = _typed_bundle(fields)
@@ -450,6 +448,7 @@ def _typed_bundle(fields: Fields) -> dict[str, Any]:
         if isinstance(more, (dict, list)) and not is_empty(more):
             fields.drop(name)
             data[f"application/vnd.ivy.{name}+json"] = more
+    # No front end shows these types, so where nothing else is there the same goes as text.
     if data and all(mime_type.startswith("application/vnd.ivy.") for mime_type in data):
         data["text/plain"] = "\n".join(json_text(value) for value in data.values())
     return data

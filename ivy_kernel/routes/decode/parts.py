@@ -1,4 +1,4 @@
-"""What has been found in a tool's answer so far, sorted by what it is."""
+"""The parts of a tool's answer that the decoder has found, and makers of single outputs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,10 @@ from ivy_kernel.routes.decode.values import is_empty, json_text, put
 Output = dict[str, Any]
 """One nbformat v4 output."""
 
-FAMILIES = ("nbformat", "typed", "content", "process", "artifacts", "text", "error")
-"""The result families, the one that names a combined answer first."""
-
 
 @dataclass(slots=True)
-class Parts:
-    """What has been found in a tool's answer so far.
+class ResultParts:
+    """The parts of a tool's answer that have been found so far, sorted by what they are.
 
     Parameters
     ----------
@@ -37,8 +34,6 @@ class Parts:
         Sentences of ours about the answer.
     others
         Fields that no family knows, by their path.
-    families
-        The families recognised.
     displays
         The displays that updates may name, by their ids.
     exit_code
@@ -47,10 +42,6 @@ class Parts:
         What flags and status words say; an answer may hold several that differ.
     execution_count
         The count that stands beside the outputs, not in one of them.
-    has_flag
-        Whether any flag or status word was there at all.
-    has_unknown_shape
-        Whether the answer is shown as JSON because nothing else in it is known.
     """
 
     stdout: list[str] = field(default_factory=list)
@@ -61,31 +52,24 @@ class Parts:
     failures: list[Failure] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     others: dict[str, Any] = field(default_factory=dict)
-    families: set[str] = field(default_factory=set)
     displays: dict[str, Output] = field(default_factory=dict)
     exit_code: int | None = None
     has_failed: bool = False
     has_succeeded: bool = False
     timed_out: bool = False
     execution_count: int | None = None
-    has_flag: bool = False
-    has_unknown_shape: bool = False
-
-    def family(self) -> str:
-        """The name of the family that the answer belongs to first."""
-        default = "text" if self.has_flag and not self.has_unknown_shape else "unknown"
-        return next((name for name in FAMILIES if name in self.families), default)
 
     def has_content(self) -> bool:
-        """Whether anything that a user would look at has been found."""
+        """Returns whether anything that a user would look at has been found."""
         return bool(
             self.stdout or self.stderr or self.shown or self.pictures or self.failures or self.notes
         )
 
     def say(self, text: str) -> None:
-        """Add words of the tool, as text on stdout at this place."""
+        """Adds words of the tool, as text on stdout at this place."""
         if text:
             if self.shown and self.said and self.shown[-1] is self.said[-1]:
+                # Two pieces of words in a row, which front ends would show on one line.
                 last = self.shown[-1]
                 last["text"] += "" if last["text"].endswith("\n") else "\n"
             output = stream("stdout", text)
@@ -93,17 +77,17 @@ class Parts:
             self.said.append(output)
 
     def add_other(self, path: str, value: object) -> None:
-        """Keep a field that no family knows."""
+        """Keeps a field that no family knows."""
         put(self.others, path, value)
 
 
 def stream(name: str, text: str) -> Output:
-    """A stream output."""
+    """Returns a stream output."""
     return {"output_type": "stream", "name": name, "text": text}
 
 
 def display(data: dict[str, Any], metadata: dict[str, Any] | None = None) -> Output:
-    """A display_data output."""
+    """Returns a display_data output."""
     return {
         "output_type": "display_data",
         "data": bundle_of(data),
@@ -114,7 +98,7 @@ def display(data: dict[str, Any], metadata: dict[str, Any] | None = None) -> Out
 def execute_result(
     data: dict[str, Any], metadata: dict[str, Any] | None = None, count: int | None = None
 ) -> Output:
-    """An execute_result output; without a count it gets one when the decoding ends."""
+    """Returns an execute_result output; without a count it gets one when the decoding ends."""
     return {
         "output_type": "execute_result",
         "data": bundle_of(data),
@@ -124,7 +108,7 @@ def execute_result(
 
 
 def value_data(value: object) -> dict[str, Any]:
-    """The MIME bundle that shows a JSON value: a bundle itself, a text, or JSON."""
+    """Returns the MIME bundle that shows a JSON value: a bundle itself, a text, or JSON."""
     if isinstance(value, dict) and is_bundle(value):
         return value
     if isinstance(value, str):

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from ivy_kernel.routes.decode.parts import Output, Parts, display, stream
+from ivy_kernel.routes.decode.parts import Output, ResultParts, display, stream
 from ivy_kernel.routes.decode.shapes import add_answer
 from ivy_kernel.routes.decode.tracebacks import (
     EXIT_ERROR,
@@ -30,7 +30,7 @@ _ERROR_LINES_LIMIT = 20  # longer words of a failed tool stay a stream, their la
 
 @dataclass(frozen=True, slots=True)
 class DecodedResult:
-    """What a tool's answer says about a cell.
+    """A tool's answer, decoded.
 
     Parameters
     ----------
@@ -38,31 +38,21 @@ class DecodedResult:
         nbformat v4 outputs, in the order in which they are to be shown.
     error
         ``ename``, ``evalue`` and ``traceback`` when the cell failed: the last error output.
-    timed_out
-        Whether the answer says that a time limit ended the code.
-    execution_count
-        The execution count as the remote side gives it; ``None`` when it gives none.
-    family
-        The result family that was recognised first, in the order of ``parts.FAMILIES``;
-        ``"unknown"`` when none was.
     """
 
     outputs: list[Output]
     error: dict[str, Any] | None = None
-    timed_out: bool = False
-    execution_count: int | None = None
-    family: str = "unknown"
 
 
 def decode_result(result: object, *, execution_count: int | None = None) -> DecodedResult:
-    """Decode a tool's answer of any shape into notebook outputs.
+    """Decodes a tool's answer of any shape into notebook outputs.
 
     Pure and total: no JSON value makes it raise, and the same value gives the same outputs.
     No text is lost: each string of the answer that is not blank is in the outputs, as it is, as a
     part of JSON text, or as what it encodes (base64 without its prefix, SVG and texts decoded,
     JSON in a string taken apart). Left out are type tags, stream names and status words, headers
-    of messages, cells' metadata, short book-keeping (``fields.NOISE_KEYS``) and echoes of the code
-    (``fields.ECHO_KEYS``), displays that a later update replaces, and what is there twice.
+    of messages, cells' metadata, short book-keeping (``values.NOISE_KEYS``) and echoes of the code
+    (``values.ECHO_KEYS``), displays that a later update replaces, and what is there twice.
 
     Parameters
     ----------
@@ -72,7 +62,8 @@ def decode_result(result: object, *, execution_count: int | None = None) -> Deco
         The number for results to which the answer itself gives none.
     """
     value = clean_value(result)
-    parts = Parts()
+    parts = ResultParts()
+    # Where nothing but unknown fields was found, the whole answer tells more than its rest.
     is_known = add_answer(value, parts)
     if not is_known or (not parts.has_content() and parts.others):
         parts = _unknown(value, parts)
@@ -85,16 +76,12 @@ def decode_result(result: object, *, execution_count: int | None = None) -> Deco
     return DecodedResult(
         outputs=outputs,
         error=error and {name: error[name] for name in ("ename", "evalue", "traceback")},
-        timed_out=parts.timed_out,
-        execution_count=parts.execution_count,
-        family=parts.family(),
     )
 
 
-def _unknown(value: Any, found: Parts) -> Parts:
-    """The parts that show a value of unknown shape in full; how it went is kept."""
-    parts = Parts(
-        has_unknown_shape=True,
+def _unknown(value: Any, found: ResultParts) -> ResultParts:
+    """Returns the parts that show a value of unknown shape in full; the flags found are kept."""
+    parts = ResultParts(
         exit_code=found.exit_code,
         has_failed=found.has_failed,
         has_succeeded=found.has_succeeded,
@@ -108,8 +95,8 @@ def _unknown(value: Any, found: Parts) -> Parts:
     return parts
 
 
-def _compose(parts: Parts) -> list[Output]:
-    """The outputs in the order of a notebook: streams, results, pictures, other fields, error."""
+def _compose(parts: ResultParts) -> list[Output]:
+    """Returns the outputs in a notebook's order: streams, results, pictures, others, errors."""
     stdout, stderr = "".join(parts.stdout), "".join(parts.stderr)
     stdout = _without_repetition(stdout, "stdout", parts)
     stderr = _without_repetition(stderr, "stderr", parts)
@@ -124,15 +111,15 @@ def _compose(parts: Parts) -> list[Output]:
     return outputs + [failure.output() for failure in failures]
 
 
-def _streams(stdout: str, stderr: str, parts: Parts) -> list[tuple[str, str]]:
+def _streams(stdout: str, stderr: str, parts: ResultParts) -> list[tuple[str, str]]:
     notes = "".join(f"{note}\n" for note in dict.fromkeys(parts.notes))
     if notes and stderr and not stderr.endswith("\n"):
         notes = f"\n{notes}"
     return [("stdout", stdout), ("stderr", stderr + notes)]
 
 
-def _without_repetition(text: str, name: str, parts: Parts) -> str:
-    """A stream's text, or nothing when the outputs hold the same text as streams already."""
+def _without_repetition(text: str, name: str, parts: ResultParts) -> str:
+    """Returns a stream's text, or nothing when the outputs hold the same text already."""
     shown = "".join(
         output["text"]
         for output in parts.shown
@@ -143,8 +130,8 @@ def _without_repetition(text: str, name: str, parts: Parts) -> str:
     return "" if shown and shown.strip() == text.strip() else text
 
 
-def _drop_repeated_words(parts: Parts, stdout: str, stderr: str) -> None:
-    """Drop words of the tool that only repeat the streams."""
+def _drop_repeated_words(parts: ResultParts, stdout: str, stderr: str) -> None:
+    """Drops words of the tool that only repeat the streams."""
     out, err = _filled_lines(stdout), _filled_lines(stderr)
     if len(parts.said) == 1 and _filled_lines(parts.said[0]["text"]) in (
         lines for lines in (out, err, out + err, err + out) if lines
@@ -153,16 +140,18 @@ def _drop_repeated_words(parts: Parts, stdout: str, stderr: str) -> None:
 
 
 def _filled_lines(text: str) -> list[str]:
-    """The lines of a text that are not blank, without white space at their ends."""
+    """Returns the lines of a text that are not blank, without white space at their ends."""
     return [line.rstrip() for line in text.split("\n") if line.strip()]
 
 
-def _drop(parts: Parts, words: Output) -> None:
+def _drop(parts: ResultParts, words: Output) -> None:
     parts.shown = [output for output in parts.shown if output is not words]
 
 
-def _settle_failures(parts: Parts, stdout: str, stderr: str) -> tuple[str, str, list[Failure]]:
-    """Decide whether the cell failed and with which errors, each shown once.
+def _settle_failures(
+    parts: ResultParts, stdout: str, stderr: str
+) -> tuple[str, str, list[Failure]]:
+    """Decides whether the cell failed and with which errors, each shown once.
 
     Returns
     -------
@@ -174,6 +163,7 @@ def _settle_failures(parts: Parts, stdout: str, stderr: str) -> tuple[str, str, 
         plain("\n".join((error["ename"], error["evalue"], *error["traceback"])))
         for error in shown_errors
     )
+    # A report of an error that an output shows already is dropped, unless it says more.
     failures = [
         failure
         for failure in parts.failures
@@ -186,9 +176,13 @@ def _settle_failures(parts: Parts, stdout: str, stderr: str) -> tuple[str, str, 
         or bool(shown_errors or failures)
     )
     texts = _Texts(parts, stdout, stderr)
+    # A program may print a traceback and go on. Only where the answer says nothing of how it went
+    # is one at the end of stderr taken for the cell's end.
     is_silent = not parts.has_succeeded and parts.exit_code is None
     if not has_failed and not (is_silent and split_traceback(stderr)):
         return stdout, stderr, []
+    # A traceback at the end of a text is mostly the error that is reported elsewhere in short: the
+    # two become one. It is cut from its text only where it is certain to be shown.
     found = texts.find_traceback()
     if found is not None:
         if shown_errors:
@@ -200,8 +194,10 @@ def _settle_failures(parts: Parts, stdout: str, stderr: str) -> tuple[str, str, 
             failures = [*failures[:-1], _completed(found, failures[-1:])]
         if is_told:
             texts.cut_traceback()
+    # What is left of stderr may be no more than the error's own message.
     if failures and _filled_lines(texts.stderr) in ([], _filled_lines(failures[-1].value)):
         texts.stderr = ""
+    # The cell has failed, so it must end in an error, whatever there is to make one from.
     if not failures and not shown_errors:
         failures = [_failure_of_words(parts, texts.stderr)]
     if parts.timed_out:
@@ -212,7 +208,7 @@ def _settle_failures(parts: Parts, stdout: str, stderr: str) -> tuple[str, str, 
 class _Texts:
     """The texts of a failed cell, one of which may end in the traceback of its error."""
 
-    def __init__(self, parts: Parts, stdout: str, stderr: str) -> None:
+    def __init__(self, parts: ResultParts, stdout: str, stderr: str) -> None:
         self._parts = parts
         self.stdout = stdout
         self.stderr = stderr
@@ -220,7 +216,7 @@ class _Texts:
         self._before = ""
 
     def find_traceback(self) -> Failure | None:
-        """The traceback at the end of stderr, of the tool's last words, or of stdout."""
+        """Returns the traceback at the end of stderr, of the tool's last words, or of stdout."""
         words = self._parts.said[-1]["text"] if self._parts.said else ""
         for place, text in (("stderr", self.stderr), ("words", words), ("stdout", self.stdout)):
             split = split_traceback(text)
@@ -231,7 +227,7 @@ class _Texts:
         return None
 
     def cut_traceback(self) -> None:
-        """Take the traceback that was found out of its text, since it is shown elsewhere."""
+        """Takes the traceback that was found out of its text, since it is shown elsewhere."""
         if self._place == "stderr":
             self.stderr = self._before
         elif self._place == "stdout":
@@ -247,7 +243,7 @@ def _lines(failure: Failure) -> list[str]:
 
 
 def _completed(found: Failure, reported: list[Failure]) -> Failure:
-    """The error of a traceback on stderr, with what the answer itself says of it."""
+    """Returns the error of a traceback on stderr, with what the answer itself says of it."""
     lines = [line for failure in reported for line in _lines(failure)]
     missing = missing_lines(found.text(), lines)
     if not missing:
@@ -255,8 +251,8 @@ def _completed(found: Failure, reported: list[Failure]) -> Failure:
     return Failure(found.name, found.value, (*found.traceback, "", *missing))
 
 
-def _failure_of_words(parts: Parts, stderr: str) -> Failure:
-    """The error of a cell whose answer reports none, perhaps in the tool's own words."""
+def _failure_of_words(parts: ResultParts, stderr: str) -> Failure:
+    """Returns the error of a cell whose answer reports none, perhaps in the tool's words."""
     words = "\n".join(output["text"].rstrip("\n") for output in parts.said)
     is_message = bool(words.strip()) and parts.exit_code in (None, 0) and not parts.timed_out
     if not is_message or words.count("\n") >= _ERROR_LINES_LIMIT:
@@ -266,8 +262,8 @@ def _failure_of_words(parts: Parts, stderr: str) -> Failure:
     return failure_of_text(words)
 
 
-def _default_failure(parts: Parts, text: str) -> Failure:
-    """The error of a cell of which only the texts and the exit code are known."""
+def _default_failure(parts: ResultParts, text: str) -> Failure:
+    """Returns the error of a cell of which only the texts and the exit code are known."""
     if parts.timed_out:
         return Failure()
     lines = plain(text).strip().split("\n")
@@ -279,7 +275,7 @@ def _default_failure(parts: Parts, text: str) -> Failure:
 
 
 def _timeout(failure: Failure) -> Failure:
-    """An error as the timeout that caused it."""
+    """Returns an error as the timeout that caused it."""
     value = failure.value or _TIMEOUT_TEXT
     if failure.name in ("", "TimeoutError") and not failure.traceback:
         return Failure("TimeoutError", value)

@@ -1,4 +1,4 @@
-"""The shapes of tool results: which field of an answer means what, at whatever depth it stands."""
+"""The shapes of tool results: the meaning of each field of an answer, at any nesting depth."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ivy_kernel.routes.decode.items import (
     picture_of_text,
     pictures_of,
 )
-from ivy_kernel.routes.decode.parts import Parts, display, execute_result, value_data
+from ivy_kernel.routes.decode.parts import ResultParts, display, execute_result, value_data
 from ivy_kernel.routes.decode.tracebacks import take_failures
 from ivy_kernel.routes.decode.values import (
     Fields,
@@ -48,8 +48,8 @@ _TRIVIAL_MESSAGE = re.compile(
 )
 
 
-def add_answer(value: Any, parts: Parts, path: str = "", depth: int = 0) -> bool:
-    """Add all that a tool's answer, or a part of it, holds.
+def add_answer(value: Any, parts: ResultParts, path: str = "", depth: int = 0) -> bool:
+    """Adds all that a tool's answer, or a part of it, holds.
 
     Parameters
     ----------
@@ -76,8 +76,6 @@ def add_answer(value: Any, parts: Parts, path: str = "", depth: int = 0) -> bool
     if is_item(value):
         left = add_item(value, parts)
         if left is not None:
-            if not parts.families:
-                parts.families.add("typed")
             _keep(left, parts, path, depth)
             return True
     if not is_known(value):
@@ -86,11 +84,10 @@ def add_answer(value: Any, parts: Parts, path: str = "", depth: int = 0) -> bool
     return True
 
 
-def _add_text(text: str, parts: Parts, path: str, depth: int) -> bool:
+def _add_text(text: str, parts: ResultParts, path: str, depth: int) -> bool:
     answer = answer_in_text(text, depth) if depth <= DESCENT_LIMIT else None
     if answer is not None and add_answer(answer, parts, path, depth + 1):
         return True
-    parts.families.add("text")
     if is_picture_uri(text):
         parts.shown.append(picture_of_text(text))
     else:
@@ -98,7 +95,7 @@ def _add_text(text: str, parts: Parts, path: str, depth: int) -> bool:
     return True
 
 
-def _add_list(items: list[Any], parts: Parts, path: str, depth: int) -> bool:
+def _add_list(items: list[Any], parts: ResultParts, path: str, depth: int) -> bool:
     text = lines_text_of(items)
     if text is not None:
         return _add_text(text, parts, path, depth)
@@ -109,11 +106,12 @@ def _add_list(items: list[Any], parts: Parts, path: str, depth: int) -> bool:
     return True
 
 
-def _add_element(item: Any, parts: Parts, path: str, depth: int) -> None:
-    """Add an element of a list, as JSON when it is not known."""
+def _add_element(item: Any, parts: ResultParts, path: str, depth: int) -> None:
+    """Adds an element of a list, as JSON when it is not known."""
     if is_empty(item):
         return
     if isinstance(item, dict):
+        # A content part may hold a whole answer as JSON text, as servers of MCP wrap it.
         text = item.get("text") if item.get("type") == "text" else None
         answer = answer_in_text(text, depth) if isinstance(text, str) else None
         if answer is not None and add_answer(answer, parts, path, depth + 1):
@@ -127,8 +125,9 @@ def _add_element(item: Any, parts: Parts, path: str, depth: int) -> None:
         parts.shown.append(display(value_data(item)))
 
 
-def _add_object(fields: Fields, parts: Parts, path: str, depth: int) -> None:
-    """Add the object in the order in which a notebook shows things."""
+def _add_object(fields: Fields, parts: ResultParts, path: str, depth: int) -> None:
+    """Adds the object in the order in which a notebook shows things."""
+    # Before the streams are taken: beside them, `code` and `status` are exit codes.
     has_streams = "stdout" in fields or "stderr" in fields or "logs" in fields
     is_bad = take_flags(fields, parts, has_streams=has_streams)
     take_streams(fields, parts)
@@ -137,15 +136,10 @@ def _add_object(fields: Fields, parts: Parts, path: str, depth: int) -> None:
         items = fields.peek(name)
         if isinstance(items, list):
             fields.drop(name)
-            family = {"outputs": "nbformat", "results": "typed", "content": "content"}[name]
-            parts.families.add(family)
             _add_elements(items, parts, _join(path, name), depth)
     _take_pictures(fields, parts, path)
     _take_values(fields, parts, path, depth, has_streams=has_streams)
-    failures = take_failures(fields, is_bad=is_bad)
-    if failures:
-        parts.families.add("error")
-        parts.failures += failures
+    parts.failures += take_failures(fields, is_bad=is_bad)
     message = fields.peek("message")
     if isinstance(message, str) and _TRIVIAL_MESSAGE.fullmatch(message):
         fields.drop("message")
@@ -156,7 +150,7 @@ def _join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def _add_elements(items: list[Any], parts: Parts, path: str, depth: int) -> None:
+def _add_elements(items: list[Any], parts: ResultParts, path: str, depth: int) -> None:
     text = lines_text_of(items)
     if text is not None:
         parts.say(text)
@@ -165,14 +159,14 @@ def _add_elements(items: list[Any], parts: Parts, path: str, depth: int) -> None
         _add_element(item, parts, f"{path}[{number}]", depth)
 
 
-def _take_cells(fields: Fields, parts: Parts, path: str, depth: int) -> None:
+def _take_cells(fields: Fields, parts: ResultParts, path: str, depth: int) -> None:
     cells = fields.peek("cells")
     if not isinstance(cells, list) or not all(isinstance(cell, dict) for cell in cells):
         return
     fields.drop("cells", *_NOTEBOOK_NAMES)
-    parts.families.add("nbformat")
     for number, source in enumerate(cells):
         cell = Fields(source)
+        # The source is what was sent; the user has it in the cell.
         cell.drop(*_CELL_NAMES, "source", "code", "input")
         if depth < DESCENT_LIMIT:
             _add_object(cell, parts, f"{_join(path, 'cells')}[{number}]", depth + 1)
@@ -180,7 +174,7 @@ def _take_cells(fields: Fields, parts: Parts, path: str, depth: int) -> None:
             _keep_as_they_are(cell.left(), parts, path)
 
 
-def _take_pictures(fields: Fields, parts: Parts, path: str) -> None:
+def _take_pictures(fields: Fields, parts: ResultParts, path: str) -> None:
     for name in PICTURE_LISTS:
         pictures = fields.peek(name)
         if isinstance(pictures, dict) and are_named_pictures(pictures):
@@ -190,19 +184,18 @@ def _take_pictures(fields: Fields, parts: Parts, path: str) -> None:
         else:
             continue
         fields.drop(name)
-        parts.families.add("artifacts")
         for number, (title, picture) in enumerate(named):
             _add_picture(picture, title, parts, f"{_join(path, name)}[{number}]")
 
 
-def _add_picture(picture: Any, title: str, parts: Parts, path: str) -> None:
+def _add_picture(picture: Any, title: str, parts: ResultParts, path: str) -> None:
     if isinstance(picture, str):
         if picture.strip():
             parts.pictures.append(picture_of_text(picture, title))
         return
     if isinstance(picture, dict) and not is_bundle(picture):
         fields = Fields(picture)
-        found = Parts()
+        found = ResultParts()
         if has_data_or_place(fields):
             found.shown += pictures_of(fields, title)
             left: dict[str, Any] | None = fields.left()
@@ -217,7 +210,9 @@ def _add_picture(picture: Any, title: str, parts: Parts, path: str) -> None:
         parts.pictures.append(display(value_data({title: picture} if title else picture)))
 
 
-def _take_values(fields: Fields, parts: Parts, path: str, depth: int, *, has_streams: bool) -> None:
+def _take_values(
+    fields: Fields, parts: ResultParts, path: str, depth: int, *, has_streams: bool
+) -> None:
     for name in (*VALUE_NAMES, *TEXT_NAMES, *WRAPPER_NAMES):
         if name not in fields:
             continue
@@ -241,21 +236,20 @@ def _take_values(fields: Fields, parts: Parts, path: str, depth: int, *, has_str
 
 
 def _is_printed_error(value: Any, depth: int) -> bool:
-    """Whether a string, where prints go, tells of an error that is not the tool's.
+    """Returns whether a string, where prints go, tells of an error that is not the tool's.
 
     When the tool says that all went well, it is the answer of something that the user called.
     """
     return isinstance(value, str) and says_that_it_failed(answer_in_text(value, depth + 1))
 
 
-def _is_said(value: Any, parts: Parts) -> bool:
-    """Whether words of the tool hold the same value as JSON."""
+def _is_said(value: Any, parts: ResultParts) -> bool:
+    """Returns whether words of the tool hold the same value as JSON."""
     return any(parse_json(words["text"]) == value for words in parts.said)
 
 
-def _add_value(value: Any, parts: Parts, *, has_streams: bool) -> None:
-    """Add the value of the cell's last expression."""
-    parts.families.add("text")
+def _add_value(value: Any, parts: ResultParts, *, has_streams: bool) -> None:
+    """Adds the value of the cell's last expression."""
     if isinstance(value, str) and is_picture_uri(value):
         parts.shown.append(picture_of_text(value))
     elif isinstance(value, str) and not has_streams:
@@ -264,14 +258,14 @@ def _add_value(value: Any, parts: Parts, *, has_streams: bool) -> None:
         parts.shown.append(execute_result(value_data(value)))
 
 
-def _keep(left: dict[str, Any], parts: Parts, path: str, depth: int) -> None:
-    """Keep the fields that the object's family does not know; answers among them are decoded."""
+def _keep(left: dict[str, Any], parts: ResultParts, path: str, depth: int) -> None:
+    """Keeps the fields that the object's family does not know; answers among them are decoded."""
     for key, value in left.items():
         is_found = depth < DESCENT_LIMIT and is_answer_by_itself(value, depth)
         if not (is_found and add_answer(value, parts, _join(path, key), depth + 1)):
             _keep_as_they_are({key: value}, parts, path)
 
 
-def _keep_as_they_are(left: dict[str, Any], parts: Parts, path: str) -> None:
+def _keep_as_they_are(left: dict[str, Any], parts: ResultParts, path: str) -> None:
     for key, value in without_noise(left).items():
         parts.add_other(_join(path, key), value)

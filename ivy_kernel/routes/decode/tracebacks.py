@@ -10,17 +10,21 @@ from typing import Any
 from ivy_kernel.routes.decode.values import Fields, is_empty, json_text, text_of
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+# CPython's header, and IPython's, which begins with the exception's name and spaces.
 _HEADER = re.compile(
     r"(?P<name>[A-Za-z_]\w*(?:\.\w+)*)?\s*(?:\+ )?(?:Exception Group )?"
     r"Traceback \(most recent call last\):?\s*"
 )
+# The dashes above a traceback of IPython.
 _RULE = re.compile(r"-{20,}\s*")
 _CHAINED = (
     "During handling of the above exception, another exception occurred",
     "The above exception was the direct cause of the following exception",
 )
 _NAMED = re.compile(r"(?P<name>[A-Za-z_]\w*(?:\.\w+)*)(?::(?:\s+(?P<value>.*))?)?", re.DOTALL)
+# The members of an exception group are set in behind bars.
 _GROUP_BAR = re.compile(r"^\s*\|\s+(?=[A-Za-z_])")
+# Only such a name before a colon makes "name: words" an error; "Note: …" is none.
 _ERROR_NAME = re.compile(
     r"(?:[A-Za-z_]\w*\.)*"
     r"(?:\w*(?:Error|Exception|Warning|Interrupt|Timeout|Exit|Group)|StopIteration|StopAsyncIteration)"
@@ -36,7 +40,7 @@ EXIT_ERROR = "ExitCodeError"
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What is known about one error.
+    """One error: its name, its message and its traceback, as far as they are known.
 
     Parameters
     ----------
@@ -53,7 +57,7 @@ class Failure:
     traceback: tuple[str, ...] = ()
 
     def output(self) -> dict[str, Any]:
-        """The nbformat error output."""
+        """Returns the nbformat error output."""
         name = self.name or TOOL_ERROR
         lines = list(self.traceback) or f"{name}: {self.value}".split("\n")
         return {
@@ -64,17 +68,17 @@ class Failure:
         }
 
     def text(self) -> str:
-        """All that it says, without colours."""
+        """Returns all that it says, without colours."""
         return plain("\n".join((self.name, self.value, *self.traceback)))
 
 
 def plain(text: str) -> str:
-    """Text without ANSI escape sequences."""
+    """Returns a text without ANSI escape sequences."""
     return _ANSI.sub("", text) if "\x1b" in text else text
 
 
 def split_traceback(text: str) -> tuple[str, Failure] | None:
-    """What stands before the Python traceback that a text ends in, and the traceback.
+    """Splits a text that ends in a Python traceback into what is before it and the traceback.
 
     Understands plain and coloured tracebacks of CPython and IPython, chained exceptions,
     exception groups, and the report of a syntax error in a script, which has no header.
@@ -84,6 +88,7 @@ def split_traceback(text: str) -> tuple[str, Failure] | None:
     tuple[str, Failure] | None
         ``None`` when the text does not end in a traceback.
     """
+    # A cheap test first: most texts are long outputs without any traceback.
     if "Traceback (most recent" not in text and "Error" not in text:
         return None
     lines = text.rstrip().split("\n")
@@ -105,7 +110,7 @@ def split_traceback(text: str) -> tuple[str, Failure] | None:
 
 
 def _chain_start(bare: list[str], headers: list[int]) -> int:
-    """The first line of the block of chained tracebacks that the last header belongs to."""
+    """Returns the first line of the chained tracebacks that the last header belongs to."""
     start = headers[-1]
     for header in reversed(headers[:-1]):
         between = bare[header + 1 : start]
@@ -120,7 +125,7 @@ def _chain_start(bare: list[str], headers: list[int]) -> int:
 
 
 def _exception_line(bare: list[str], start: int, name: str | None) -> tuple[str, str] | None:
-    """Name and value of the exception whose frames begin at a line."""
+    """Returns name and value of the exception whose frames begin at a line."""
     for number in range(start, len(bare)):
         line = _GROUP_BAR.sub("", bare[number])
         if not line[:1].strip():
@@ -149,7 +154,7 @@ def _split_syntax_error(lines: list[str], bare: list[str]) -> tuple[str, Failure
 
 
 def failure_of_text(text: str, name: str = "") -> Failure:
-    """The error that a text tells of.
+    """Returns the error that a text tells of.
 
     Parameters
     ----------
@@ -175,7 +180,7 @@ def failure_of_text(text: str, name: str = "") -> Failure:
 
 
 def traceback_lines(value: object) -> tuple[str, ...]:
-    """The lines of a traceback given as text, as list of texts, or as list of frames."""
+    """Returns the lines of a traceback given as text, as list of texts, or as list of frames."""
     if isinstance(value, str):
         return tuple(value.rstrip().split("\n")) if value.strip() else ()
     if isinstance(value, list):
@@ -184,7 +189,8 @@ def traceback_lines(value: object) -> tuple[str, ...]:
 
 
 def exit_text(exit_code: int) -> str:
-    """How a process ended, in words: ``exit code 137 (SIGKILL: …)``."""
+    """Returns the end of a process in words: ``exit code 137: ended by SIGKILL, …``."""
+    # Python tells a signal as a negative code, a shell as 128 + its number.
     number = -exit_code if exit_code < 0 else exit_code - 128
     try:
         name = signal.Signals(number).name
@@ -203,7 +209,7 @@ _WORD = re.compile(r"[A-Za-z_][\w.]*")
 
 
 def take_failures(fields: Fields, *, is_bad: bool) -> list[Failure]:
-    """The errors that an object of an answer reports.
+    """Takes the errors that an object of an answer reports.
 
     Parameters
     ----------
@@ -235,7 +241,7 @@ def take_failures(fields: Fields, *, is_bad: bool) -> list[Failure]:
 
 
 def _failures_of(value: Any) -> list[Failure]:
-    """The errors in the value of an error field."""
+    """Returns the errors in the value of an error field."""
     if is_empty(value) or value is False or value == 0:
         return []
     if value is True:
@@ -278,7 +284,7 @@ def _take_text(fields: Fields, names: tuple[str, ...]) -> str:
 
 
 def _of_parts(name: str, value: str, lines: tuple[str, ...]) -> Failure:
-    """An error given in parts, any of which may be missing or hold another."""
+    """Returns the error given in parts, any of which may be missing or hold another."""
     if lines and not (name and value):
         found = failure_of_text("\n".join(lines), name)
         return Failure(name or found.name, value or found.value, found.traceback or lines)
@@ -289,7 +295,7 @@ def _of_parts(name: str, value: str, lines: tuple[str, ...]) -> Failure:
 
 
 def _joined(main: Failure, more: Failure) -> Failure:
-    """One error told in two fields, with nothing of either lost."""
+    """Returns one error that was told in two fields, with nothing of either lost."""
     if not main.name and _WORD.fullmatch(main.value) and not main.traceback and not more.name:
         main = Failure(main.value)  # {"error": "QuotaExceeded", "message": "…"}
     joined = Failure(
@@ -303,5 +309,5 @@ def _joined(main: Failure, more: Failure) -> Failure:
 
 
 def missing_lines(text: str, lines: list[str]) -> list[str]:
-    """Those of the lines that a text does not contain, colours and blank lines aside."""
+    """Returns those of the lines that a text does not contain, colours aside."""
     return [line for line in lines if plain(line).strip() not in text]

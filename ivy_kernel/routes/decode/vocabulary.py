@@ -1,4 +1,4 @@
-"""By what an answer, or a part of one, is recognised wherever it stands."""
+"""Recognises tool results by their field names, at any nesting depth."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from ivy_kernel.routes.decode.items import has_data_or_place, is_item, take_count
-from ivy_kernel.routes.decode.parts import Parts, stream
+from ivy_kernel.routes.decode.parts import ResultParts, stream
 from ivy_kernel.routes.decode.values import (
     Fields,
     lines_text_of,
@@ -33,20 +33,23 @@ PICTURE_LISTS = ("images", "plots", "figures", "charts", "artifacts", "attachmen
 VALUE_NAMES = ("result", "return_value", "value", "execute_result")
 TEXT_NAMES = ("output", "text", "data", "outputs", "results", "content", "logs")
 WRAPPER_NAMES = ("response", "body", "payload", "notebook", "structured_content", "execution")
+# Names that mark an object as an answer, whatever their value.
 _KNOWN_BY_NAME = (
     *(*EXIT_NAMES, *STREAM_NAMES["stdout"], *STREAM_NAMES["stderr"]),
     *("result", "return_value", "output", "text", "outputs", "logs", "notebook"),
     *("success", "ok", "is_error", "error", "errors", "exception", "ename", "traceback"),
 )
+# Names that carry a reply's text: with a flag beside one of them, a JSON text is surely an answer.
 _REPLY_TEXT_NAMES = frozenset(
     ["output", "text", "result", "error", "outputs", "results", "data", "content"]
 )
 _NOTEBOOK_NAMES = frozenset(["cells", "metadata", "nbformat", "nbformat_minor"])
+# Names that mark an answer only where their value is a list; others use them for other things.
 _KNOWN_AS_LIST = ("cells", "results", "content", *PICTURE_LISTS)
 
 
 def is_known(value: Any, depth: int = 0) -> bool:
-    """Whether an object has a field by which one of the families is recognised.
+    """Returns whether an object has a field by which one of the families is recognised.
 
     Parameters
     ----------
@@ -73,7 +76,7 @@ def is_known(value: Any, depth: int = 0) -> bool:
 
 
 def is_answer(value: Any, depth: int) -> bool:
-    """Whether a value, wherever it stands, is an answer of a known family."""
+    """Returns whether a value at any place is an answer of a known family."""
     if isinstance(value, str) and depth <= DESCENT_LIMIT:
         value = answer_in_text(value, depth)
     if isinstance(value, list):
@@ -82,7 +85,7 @@ def is_answer(value: Any, depth: int) -> bool:
 
 
 def answer_in_text(text: str, depth: int) -> Any:
-    """The answer that a string holds as JSON; ``None`` when it is a text of the user's own.
+    """Returns the answer that a string holds as JSON; ``None`` for a text of the user's own.
 
     A user may print JSON, for example the answer of a web service: only what looks like nothing
     but a tool's answer is taken for one, and never a text with a line end after it.
@@ -96,7 +99,7 @@ def answer_in_text(text: str, depth: int) -> Any:
 
 
 def _is_surely_answer(value: dict[str, Any], depth: int) -> bool:
-    """Whether an object has the fields of a family together, so that it is hardly chance."""
+    """Returns whether an object has several fields of one family, so that it is hardly chance."""
     names = {snake_case(key) for key in value}
     if names & {"stdout", "stderr"} or {"results", "logs"} <= names or is_item(value):
         return True
@@ -120,7 +123,7 @@ def _are_items(value: Any) -> bool:
 
 
 def says_that_it_failed(value: Any) -> bool:
-    """Whether an answer, at its top, says that something failed."""
+    """Returns whether an answer says at its top that something failed."""
     if not isinstance(value, dict):
         return False
     fields = Fields(value)
@@ -133,7 +136,7 @@ def says_that_it_failed(value: Any) -> bool:
 
 
 def is_answer_by_itself(value: Any, depth: int) -> bool:
-    """Whether a value under a name that no family knows is an answer nevertheless."""
+    """Returns whether a value under a name that no family knows is an answer nevertheless."""
     if isinstance(value, str):
         return answer_in_text(value, depth) is not None
     if isinstance(value, list):
@@ -142,14 +145,14 @@ def is_answer_by_itself(value: Any, depth: int) -> bool:
 
 
 def is_process(item: dict[str, Any]) -> bool:
-    """Whether an object has the streams or the exit code of a process."""
+    """Returns whether an object has the streams or the exit code of a process."""
     fields = Fields(item)
     names = (*EXIT_NAMES, *STREAM_NAMES["stdout"], *STREAM_NAMES["stderr"])
     return any(name in fields for name in names)
 
 
 def are_named_pictures(value: Any) -> bool:
-    """Whether an object holds pictures or files under their names."""
+    """Returns whether an object holds pictures or files under their names."""
     return (
         isinstance(value, dict)
         and bool(value)
@@ -161,14 +164,14 @@ def are_named_pictures(value: Any) -> bool:
 
 
 def state_of(fields: Fields) -> str | None:
-    """The word of ``status`` or ``state``; ``None`` when it is none that is known."""
+    """Returns the word of ``status`` or ``state``; ``None`` when it is none that is known."""
     word = fields.peek("status", "state")
     word = snake_case(word.strip()) if isinstance(word, str) else None
     return word if word in GOOD_STATES | BAD_STATES | TIMEOUT_STATES else None
 
 
-def take_streams(fields: Fields, parts: Parts) -> None:
-    """Take ``stdout``, ``stderr`` and ``logs`` from an object of the answer.
+def take_streams(fields: Fields, parts: ResultParts) -> None:
+    """Takes ``stdout``, ``stderr`` and ``logs`` from an object of the answer.
 
     The texts of streams that the answer holds apart go before all other outputs; log entries, which
     have an order of their own, keep it.
@@ -178,26 +181,23 @@ def take_streams(fields: Fields, parts: Parts) -> None:
             text = lines_text_of(fields.peek(spelling))
             if text is not None:
                 fields.drop(spelling)
-                parts.families.add("process")
                 _add_stream_text(name, text, parts)
     logs = fields.peek("logs")
     if isinstance(logs, dict):
         _take_log_streams(fields, logs, parts)
     elif isinstance(logs, list) and logs and all(isinstance(item, dict) for item in logs):
         fields.drop("logs")
-        parts.families.add("typed")
         for item in logs:
             _add_log_entry(item, parts)
 
 
-def _add_stream_text(name: str, text: str, parts: Parts) -> None:
+def _add_stream_text(name: str, text: str, parts: ResultParts) -> None:
     if text:
         (parts.stdout if name == "stdout" else parts.stderr).append(text)
 
 
-def _take_log_streams(fields: Fields, logs: dict[str, Any], parts: Parts) -> None:
+def _take_log_streams(fields: Fields, logs: dict[str, Any], parts: ResultParts) -> None:
     fields.drop("logs")
-    parts.families.add("typed")
     entries = Fields(logs)
     for name in ("stdout", "stderr"):
         text = text_of(entries.peek(name))  # pieces as they were written, not lines
@@ -208,7 +208,7 @@ def _take_log_streams(fields: Fields, logs: dict[str, Any], parts: Parts) -> Non
         parts.add_other(f"logs.{key}", value)
 
 
-def _add_log_entry(entry: dict[str, Any], parts: Parts) -> None:
+def _add_log_entry(entry: dict[str, Any], parts: ResultParts) -> None:
     fields = Fields(entry)
     name = fields.peek("stream", "name", "source", "fd", "type", "level")
     text = text_of(fields.peek("text", "line", "data", "message", "content"))
@@ -229,8 +229,8 @@ def _add_log_entry(entry: dict[str, Any], parts: Parts) -> None:
 _CUT_NAMES = ("truncated", "output_truncated", "stdout_truncated", "stderr_truncated")
 
 
-def take_flags(fields: Fields, parts: Parts, *, has_streams: bool) -> bool:
-    """Take the fields that say how it went.
+def take_flags(fields: Fields, parts: ResultParts, *, has_streams: bool) -> bool:
+    """Takes the flags: the fields that tell success, failure, timeout and exit code.
 
     Parameters
     ----------
@@ -249,48 +249,45 @@ def take_flags(fields: Fields, parts: Parts, *, has_streams: bool) -> bool:
     count = take_count(fields)
     if count is not None:
         parts.execution_count = count
-    is_bad = has_flag = False
+    is_bad = False
     for name in ("success", "ok", "succeeded", "is_error", "failed"):
         flag = fields.peek(name)
         if isinstance(flag, bool):
             fields.drop(name)
-            has_flag = True
             is_good = flag is not (name in ("is_error", "failed"))
             is_bad = is_bad or not is_good
             parts.has_succeeded = parts.has_succeeded or is_good
-    for name in TIMED_OUT_NAMES:
+    for name in TIMED_OUT_NAMES:  # a number under such a name is a limit, not a verdict
         if isinstance(fields.peek(name), bool):
             parts.timed_out = fields.take(name) or parts.timed_out
     for name in _CUT_NAMES:
         if isinstance(fields.peek(name), bool) and fields.take(name):
             parts.notes.append("The platform cut this output short.")
-    parts.has_flag = parts.has_flag or has_flag
     is_bad = _take_state(fields, parts) or is_bad
     parts.has_failed = parts.has_failed or is_bad
+    # Without streams beside it, "code" may be anything: an error's code, or the cell's source.
     names = (*EXIT_NAMES, "code", "status") if has_streams else EXIT_NAMES
     for name in names:
         exit_code = _integer(fields.peek(name))
         if exit_code is not None:
             fields.drop(name)
-            parts.families.add("process")
             parts.exit_code = exit_code if parts.exit_code in (None, 0) else parts.exit_code
     return is_bad or parts.exit_code not in (None, 0) or parts.timed_out
 
 
-def _take_state(fields: Fields, parts: Parts) -> bool:
-    """Take ``status`` or ``state`` where its word is known; returns whether it is a bad one."""
+def _take_state(fields: Fields, parts: ResultParts) -> bool:
+    """Takes ``status`` or ``state`` where its word is known; returns whether it is a bad one."""
     word = state_of(fields)
     if word is None:
         return False
     fields.take("status", "state")
-    parts.has_flag = True
     parts.has_succeeded = parts.has_succeeded or word in GOOD_STATES
     parts.timed_out = parts.timed_out or word in TIMEOUT_STATES
     return word in BAD_STATES
 
 
 def _integer(value: Any) -> int | None:
-    if isinstance(value, bool):
+    if isinstance(value, bool):  # Python counts True among the integers
         return None
     if isinstance(value, float) and value.is_integer():
         return int(value)

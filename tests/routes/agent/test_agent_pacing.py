@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ivy_kernel import errors
-from ivy_kernel.routes.agent.failures import Backoff, is_final, provably_not_run
+from ivy_kernel.routes.agent.failures import FailureStreak, is_final, provably_not_run
 from ivy_kernel.routes.agent.frames import NoAgentError
 from ivy_kernel.routes.agent.pacing import PollScheduler
 
@@ -169,17 +169,17 @@ def test_queueing_is_believed_when_it_is_seen_twice() -> None:
 @pytest.mark.parametrize("after_seconds", [0.5, 30.0])
 def test_retry_after_is_the_pause(after_seconds: float) -> None:
     """What the platform asks for is what it gets."""
-    assert Backoff().failed(api_error(429, after_seconds)) == after_seconds
+    assert FailureStreak().failed(api_error(429, after_seconds)) == after_seconds
 
 
 def test_pauses_grow_and_end_with_a_success(monkeypatch: pytest.MonkeyPatch) -> None:
     """Failures in a row are paused for longer, at most a few seconds."""
     monkeypatch.setattr("ivy_kernel.routes.agent.failures.random.uniform", lambda low, high: 1.0)
-    backoff = Backoff()
-    pauses = [backoff.failed(errors.NoAnswerError("x")) for _ in range(30)]
+    streak = FailureStreak()
+    pauses = [streak.failed(errors.NoAnswerError("x")) for _ in range(30)]
     assert pauses[0] < 0.1 < pauses[8] < pauses[-1] <= 4.0
-    backoff.succeeded()
-    assert backoff.failed(errors.NoAnswerError("x")) < 0.1
+    streak.succeeded()
+    assert streak.failed(errors.NoAnswerError("x")) < 0.1
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,6 @@ def test_a_result_without_a_count_gets_the_given_one() -> None:
     decoded = decode_result({"stdout": "", "result": "5"}, execution_count=8)
 
     assert decoded.outputs[0]["execution_count"] == 8
-    assert decoded.execution_count is None
 
 
 def test_a_result_keeps_the_count_of_the_answer() -> None:
@@ -31,13 +30,14 @@ def test_a_result_keeps_the_count_of_the_answer() -> None:
     decoded = decode_result({"stdout": "", "result": "5", "executionCount": 3}, execution_count=8)
 
     assert decoded.outputs[0]["execution_count"] == 3
-    assert decoded.execution_count == 3
 
 
 @pytest.mark.parametrize("count", [-1, True, "7", 2.5, None, [1]])
 def test_an_invalid_count_is_no_count(count: Any) -> None:
     """An execution count that nbformat does not allow is none."""
-    assert decode_result({"output": "x", "execution_count": count}).execution_count is None
+    answer = {"stdout": "", "result": "5", "execution_count": count}
+
+    assert decode_result(answer, execution_count=8).outputs[0]["execution_count"] == 8
 
 
 def test_streams_come_before_results_and_the_error_last() -> None:
@@ -100,7 +100,6 @@ def test_a_timeout_keeps_the_traceback_of_the_interrupt() -> None:
     """A timeout is named as such, and where the code was is shown too."""
     decoded = decode_result({"stdout": "", "stderr": TRACEBACK, "timed_out": True})
 
-    assert decoded.timed_out
     assert decoded.error is not None
     assert decoded.error["ename"] == "TimeoutError"
     assert "ZeroDivisionError: division by zero" in decoded.error["traceback"]
@@ -215,7 +214,6 @@ def test_an_unknown_shape_is_shown_in_full_with_a_hint() -> None:
     """An answer of no known shape is shown as JSON, with a sentence that says why."""
     decoded = decode_result({"id": "kept", "rows": [{"gene": "TP53"}], "elapsed": 3})
 
-    assert decoded.family == "unknown"
     assert decoded.outputs[0]["text"] == f"{UNKNOWN_HINT}\n"
     (data,) = data_of(decoded.outputs)
     assert json.loads(data["text/plain"]) == {
