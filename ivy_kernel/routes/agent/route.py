@@ -193,20 +193,24 @@ class AgentRoute:
             self._table.used_generation = self._table.generation
             pending.submission = poller.submit(request.body(self._table.generation))
             reply = await pending.wait()
-        except RequestEndedError as ended:
-            if ended.has_not_run and ended.fate != "interrupted":
-                raise self._not_run(ended.cause) from None
-            return await self._end_without_reply(ended, sink)
+        except RequestEndedError as error:
+            ended = error
         except (NoAnswerError, AnswerError, SandboxError) as error:
             not_run = self._not_run(error)
             if not_run is error:
                 raise
             raise not_run from error
+        else:
+            content = dict(reply.content) if reply is not None else {}
+            return Outcome(fate_of(content, was_interrupted=pending.was_interrupted), content)
         finally:
+            # Before the end is explained below: an interrupt that comes during that look at the
+            # sandbox is not for this cell any more.
             self._cell_id = ""
             self._table.remove(pending)
-        content = dict(reply.content) if reply is not None else {}
-        return Outcome(fate_of(content, was_interrupted=pending.was_interrupted), content)
+        if ended.has_not_run and ended.fate != "interrupted":
+            raise self._not_run(ended.cause) from None
+        return await self._end_without_reply(ended, sink)
 
     def _not_run(self, error: Exception) -> Exception:
         """The error to raise for a cell that provably has not run."""
