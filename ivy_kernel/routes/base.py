@@ -10,19 +10,23 @@ from ivy_kernel.routes.events import Event
 RouteName = Literal["agent", "notebook", "script"]
 
 
-class RouteListener(Protocol):
-    """What a route reports to while cells run, and between them."""
+class BackgroundListener(Protocol):
+    """Takes what a sandbox's kernel sends beside the messages of running cells."""
 
     def on_background(self, message: Message) -> None:
         """Called with each message that belongs to no running cell: of widgets, and of threads."""
         ...
 
     def on_event(self, event: Event) -> None:
-        """Called with what the route has to tell beside messages."""
+        """Called with each event; see `ivy_kernel.routes.events`."""
         ...
 
+
+class RouteListener(BackgroundListener, Protocol):
+    """Takes what a route reports while cells run and between them; the session is one."""
+
     async def sandbox_end(self) -> str:
-        """Called for a cell whose end the route does not know, or that it cannot hear.
+        """Called for a cell whose end the route does not know, or whose messages it cannot fetch.
 
         Returns
         -------

@@ -52,20 +52,20 @@ class KernelDied:
 
     Parameters
     ----------
-    words
+    sentence
         One sentence for the user.
     exit_code
         Negative for a signal.
     log
         The end of what it wrote.
-    is_told
+    is_reported
         A cell that was running has reported it; otherwise the next cell will.
     """
 
-    words: str
+    sentence: str
     exit_code: int
     log: str
-    is_told: bool
+    is_reported: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +74,11 @@ class AgentLost:
 
     Parameters
     ----------
-    words
+    sentence
         One sentence for the user.
     """
 
-    words: str
+    sentence: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ class BareRunner:
         """Nothing is held open."""
 
 
-class Gate:
+class RefusingTools:
     """A tool runner that can be shut: calls then fail without having been made.
 
     Parameters
@@ -251,7 +251,7 @@ async def route_over(tools: Any, directory: Path | str, **options: Any) -> Async
     try:
         yield Far(route, tools, background, events)
     finally:
-        if isinstance(tools, Gate):
+        if isinstance(tools, RefusingTools):
             tools.refusal = None
         await route.close(keep=False)
         await tools.aclose()

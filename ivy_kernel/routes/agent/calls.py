@@ -9,19 +9,19 @@ import secrets
 import zlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from ivy_kernel.agent import PROTOCOL_VERSION
 from ivy_kernel.errors import AnswerError
 from ivy_kernel.models import Json
 from ivy_kernel.routes.agent.failures import (
     Backoff,
+    ConnectionListener,
     TakenOverError,
     UnknownAgentError,
     is_final,
     provably_not_run,
 )
-from ivy_kernel.routes.agent.frames import Answer, NoAgentError, read_answer
+from ivy_kernel.routes.agent.frames import AgentResponse, NoAgentError, read_response
 from ivy_kernel.routes.agent.programs import in_private_namespace, new_call_id, snippet
 
 ToolCall = Callable[[str, str, float], Awaitable[object]]
@@ -40,11 +40,11 @@ TOOL_MARGIN_SECONDS = 15.0
 class LaunchMethod:
     """One way: the tool that starts the agent and the tool that speaks to it."""
 
-    starter: str
-    speaker: str
+    start_tool: str
+    call_tool: str
 
     def __str__(self) -> str:
-        return f"started by {self.starter}, spoken to by {self.speaker}"
+        return f"started by {self.start_tool}, spoken to by {self.call_tool}"
 
 
 LAUNCH_METHODS = (
@@ -121,33 +121,33 @@ class ToolCaller:
         self._directory = directory
         self.counters = counters
 
-    async def ask(self, request: Json, *, wait_seconds: float = 0.0) -> Answer:
-        """Send a request and decode the answer; ``wait_seconds`` is how long it may be parked."""
+    async def ask(self, request: Json, *, poll_wait_seconds: float = 0.0) -> AgentResponse:
+        """Send a request and decode the answer; ``poll_wait_seconds`` is how long it may be parked."""
         packed = pack(request)
         if len(packed) <= FRAGMENT_CHARS:
-            return await self._send(packed, wait_seconds)
+            return await self._send(packed, poll_wait_seconds)
         upload = secrets.token_hex(8)
         starts = range(0, len(packed), FRAGMENT_CHARS)
         head = f"F:{upload}:%d:{len(starts)}:"
         for index, start in enumerate(starts):
             fragment = (head % index).encode() + packed[start : start + FRAGMENT_CHARS]
             self.counters.fragments += 1
-            answer = await self._send(fragment, wait_seconds)
-        return answer
+            response = await self._send(fragment, poll_wait_seconds)
+        return response
 
-    async def _send(self, packed: bytes, wait_seconds: float) -> Answer:
+    async def _send(self, packed: bytes, poll_wait_seconds: float) -> AgentResponse:
         call_id = new_call_id()
         program = snippet(
             self._directory,
             packed,
-            timeout_seconds=wait_seconds + SNIPPET_MARGIN_SECONDS,
+            timeout_seconds=poll_wait_seconds + SNIPPET_MARGIN_SECONDS,
             call_id=call_id,
         )
         if self._tool == NOTEBOOK_TOOL:
             program = in_private_namespace(program)
         self.counters.calls += 1
-        result = await self._call(self._tool, program, wait_seconds + TOOL_MARGIN_SECONDS)
-        return read_answer(result, call_id)
+        result = await self._call(self._tool, program, poll_wait_seconds + TOOL_MARGIN_SECONDS)
+        return read_response(result, call_id)
 
 
 @dataclass
@@ -162,29 +162,29 @@ class Submission:
         What travels.
     is_sent
         Whether any call has carried it yet.
-    is_exposed
+    may_have_arrived
         Whether a call that carried it, and has ended, may have been applied.
-    carriers
+    calls_in_flight
         How many calls carry it at this moment.
     """
 
     number: int
     body: Json
     is_sent: bool = False
-    is_exposed: bool = False
-    carriers: int = 0
+    may_have_arrived: bool = False
+    calls_in_flight: int = 0
 
     @property
     def has_not_run(self) -> bool:
         """Whether it provably never reached the agent."""
-        return not self.is_exposed and not self.carriers
+        return not self.may_have_arrived and not self.calls_in_flight
 
 
 class Outbox:
     """What every call carries: all that is unacknowledged, in order."""
 
     def __init__(self) -> None:
-        self.last_number = 0
+        self.last_sequence_number = 0
         self._waiting: dict[int, Submission] = {}
 
     def __len__(self) -> int:
@@ -192,30 +192,30 @@ class Outbox:
 
     @property
     def has_unsent(self) -> bool:
-        """Whether there is something that no call has carried."""
+        """Whether there is something that no call has submissions."""
         return any(not submission.is_sent for submission in self._waiting.values())
 
     def add(self, body: Json) -> Submission:
         """Number a submission and keep it until it is acknowledged."""
-        self.last_number += 1
-        submission = Submission(self.last_number, body)
-        self._waiting[self.last_number] = submission
+        self.last_sequence_number += 1
+        submission = Submission(self.last_sequence_number, body)
+        self._waiting[self.last_sequence_number] = submission
         return submission
 
     def take(self) -> list[Submission]:
         """Everything unacknowledged, for the next call."""
-        carried = list(self._waiting.values())
-        for submission in carried:
+        submissions = list(self._waiting.values())
+        for submission in submissions:
             submission.is_sent = True
-            submission.carriers += 1
-        return carried
+            submission.calls_in_flight += 1
+        return submissions
 
     @staticmethod
-    def put_down(carried: list[Submission], *, provably_not_applied: bool) -> None:
+    def release(submissions: list[Submission], *, provably_not_applied: bool) -> None:
         """The call that carried these has ended."""
-        for submission in carried:
-            submission.carriers -= 1
-            submission.is_exposed = submission.is_exposed or not provably_not_applied
+        for submission in submissions:
+            submission.calls_in_flight -= 1
+            submission.may_have_arrived = submission.may_have_arrived or not provably_not_applied
 
     def withdraw(self, submission: Submission) -> bool:
         """Take a submission back; false when it may have been applied already.
@@ -230,15 +230,7 @@ class Outbox:
     def acknowledge(self, number: int) -> None:
         """The agent has applied everything up to this number."""
         for waiting in [n for n in self._waiting if n <= number]:
-            self._waiting.pop(waiting).is_exposed = True
-
-
-class CallsOwner(Protocol):
-    """What has `AgentCalls` made and hears how they fare."""
-
-    def on_failed_call(self) -> None:
-        """Called after each failed call: what it carried may be known not to have arrived."""
-        ...
+            self._waiting.pop(waiting).may_have_arrived = True
 
 
 class AgentCalls:
@@ -250,21 +242,23 @@ class AgentCalls:
         Makes the single calls.
     agent
         The agent that they go to.
-    owner
+    listener
         Told of failed calls.
     """
 
-    def __init__(self, caller: ToolCaller, agent: RunningAgent, owner: CallsOwner) -> None:
+    def __init__(
+        self, caller: ToolCaller, agent: RunningAgent, listener: ConnectionListener
+    ) -> None:
         self.agent = agent
         self.counters = caller.counters
         self.outbox = Outbox()
         self._caller = caller
-        self._owner = owner
+        self._listener = listener
         self._interrupts: dict[str, Json] = {}
         self._is_closed = False
 
     @property
-    def has_load(self) -> bool:
+    def has_outgoing(self) -> bool:
         """Whether anything waits to reach the agent."""
         return len(self.outbox) > 0 or bool(self._interrupts)
 
@@ -273,47 +267,47 @@ class AgentCalls:
         self._is_closed = True
 
     async def send(
-        self, request: Json, carried: list[Submission], wait_seconds: float = 0.0
-    ) -> Answer:
+        self, request: Json, submissions: list[Submission], poll_wait_seconds: float = 0.0
+    ) -> AgentResponse:
         """One call, with submissions taken from the outbox in it."""
-        # An interrupt that got no answer is carried by every later call until one gets through.
+        # An interrupt that got no response is carried by every later call until one gets through.
         interrupt: Json = request.get("interrupt") or next(iter(self._interrupts.values()), {})
         request = {
             **request,
             **({"interrupt": interrupt} if interrupt else {}),
             "nonce": self.agent.nonce,
             "session": self.agent.client_number,
-            "submit": [[submission.number, submission.body] for submission in carried],
+            "submit": [[submission.number, submission.body] for submission in submissions],
         }
         not_applied = False
         try:
-            answer = await self._caller.ask(request, wait_seconds=wait_seconds)
-            error = answer.header.get("error")
+            response = await self._caller.ask(request, poll_wait_seconds=poll_wait_seconds)
+            error = response.header.get("error")
             not_applied = error in ("taken over", "nonce", "version")
-            _raise_refusal(answer)
+            _raise_if_refused(response)
         except Exception as failure:
             not_applied = not_applied or provably_not_run(failure)
             raise
         finally:
-            self.outbox.put_down(carried, provably_not_applied=not_applied)
-        self.outbox.acknowledge(answer.header.get("acknowledged", 0))
+            self.outbox.release(submissions, provably_not_applied=not_applied)
+        self.outbox.acknowledge(response.header.get("acknowledged", 0))
         if interrupt and self._interrupts.get(interrupt["target"]) is interrupt:
             del self._interrupts[interrupt["target"]]
-        return answer
+        return response
 
     async def interrupt(
         self, target: str, *, deadline_seconds: float, is_moot: Callable[[], bool]
     ) -> str:
-        """Have the agent interrupt a request; its answer, empty when none came in time.
+        """Have the agent interrupt a request; its response, empty when none came in time.
 
         It is kept then, and every later call carries it until one gets through.
         """
         interrupt = {"id": secrets.token_hex(8), "target": target}
         self._interrupts[target] = interrupt
-        answer = await self.ask(
+        response = await self.ask(
             {"interrupt": interrupt}, deadline_seconds=deadline_seconds, is_moot=is_moot
         )
-        return str(answer.header.get("interrupt")) if answer is not None else ""
+        return str(response.header.get("interrupt")) if response is not None else ""
 
     async def ask(
         self,
@@ -321,7 +315,7 @@ class AgentCalls:
         *,
         deadline_seconds: float,
         is_moot: Callable[[], bool] = lambda: False,
-    ) -> Answer | None:
+    ) -> AgentResponse | None:
         """Ask something beside the polls; ``None`` when no answer could be had in time.
 
         It is not asked again once ``is_moot`` says that nobody needs it any more.
@@ -340,7 +334,7 @@ class AgentCalls:
             except Exception as error:
                 pause_seconds = backoff.failed(error)
                 times = backoff.same_failures
-                self._owner.on_failed_call()
+                self._listener.on_failed_call()
                 is_gone = isinstance(error, NoAgentError) and times > 1
                 if is_gone or is_final(error, times):
                     return None
@@ -350,11 +344,11 @@ class AgentCalls:
         return None
 
 
-def _raise_refusal(answer: Answer) -> None:
-    error = answer.header.get("error")
+def _raise_if_refused(response: AgentResponse) -> None:
+    error = response.header.get("error")
     if error == "taken over":
         raise TakenOverError("Another notebook or a restarted kernel has taken over this session.")
     if error in ("nonce", "version"):
         raise UnknownAgentError
-    if error is not None or "fragment" in answer.header:
-        raise AnswerError(f"The agent could not read a request: {answer.header.get('why')}")
+    if error is not None or "fragment" in response.header:
+        raise AnswerError(f"The agent could not read a request: {response.header.get('why')}")

@@ -25,14 +25,14 @@ from ivy_kernel.routes.agent.requests import PendingRequest, RequestEndedError, 
 from ivy_kernel.routes.agent.start import AgentStarter
 from ivy_kernel.routes.events import AgentLost, AgentOpened, ReachableAgain, Unreachable
 
-HELD_TIMES = 4
+HELD_LIMIT_FACTOR = 4
 """How much more than the agent keeps of its output may be held here: replies it keeps always."""
 
 
 class AgentConnection:
     """Opens the poller when it is first needed, and knows what became of earlier ones.
 
-    It is what `Poller`, `AgentCalls` and `Health` report to.
+    It is the `ConnectionListener` of the poller, its calls and its health.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class AgentConnection:
         self._scheduler: PollScheduler | None = None
         self._opening: asyncio.Task[Poller] | None = None
         self._loss: SandboxLostError | None = None
-        self._known: tuple[str, int] | None = None
+        self._interrupted_kernel: tuple[str, int] | None = None
         self._is_closed = False
         self.poller: Poller | None = None
 
@@ -168,37 +168,37 @@ class AgentConnection:
 
     async def _open(self) -> Poller:
         agent = await self._starter.open(secrets.token_hex(16))
-        is_notebook = agent.launch_method.speaker == NOTEBOOK_TOOL
+        is_notebook = agent.launch_method.call_tool == NOTEBOOK_TOOL
         # Kept across reconnections: what was learned of the sandbox's tools stays true.
         self._scheduler = self._scheduler or PollScheduler(
-            wait_seconds=self._options.poll_wait_seconds,
+            poll_wait_seconds=self._options.poll_wait_seconds,
             idle_poll_seconds=self._options.idle_poll_seconds,
             may_overlap=False if is_notebook else None,
         )
         self._table.expect_restart("")
         self._table.generation = agent.header.get("generation") or 1
-        self._compare(agent)
+        self._notice_lost_variables(agent)
         caller = ToolCaller(
-            self._call, agent.launch_method.speaker, agent.directory, self._counters
+            self._call, agent.launch_method.call_tool, agent.directory, self._counters
         )
         poller = Poller(
             AgentCalls(caller, agent, self),
             self._scheduler,
-            Health(self._table, self, give_up_seconds=self._options.give_up_seconds),
+            Health(self, give_up_seconds=self._options.give_up_seconds),
             self._table,
             self,
-            held_limit_bytes=HELD_TIMES * self._options.log_limit_bytes,
+            held_limit_bytes=HELD_LIMIT_FACTOR * self._options.log_limit_bytes,
         )
         self.poller = poller
         running = tuple(str(i) for i in agent.header.get("under_way") or ())
         self._table.listener.on_event(AgentOpened(agent.is_found, running))
         if agent.is_found:
-            poller.listen()
+            poller.poll_for_background()
         return poller
 
-    def _compare(self, agent: RunningAgent) -> None:
+    def _notice_lost_variables(self, agent: RunningAgent) -> None:
         """See whether the variables are where they were before calls were given up."""
-        known, self._known = self._known, None
+        known, self._interrupted_kernel = self._interrupted_kernel, None
         generation = self._table.generation
         if known == (agent.nonce, generation):
             return
@@ -218,12 +218,12 @@ class AgentConnection:
         for pending in self._table.interrupted:
             self.withdraw(pending)
 
-    def on_over(self, reason: Exception) -> None:
+    def on_connection_lost(self, reason: Exception) -> None:
         """End what is under way, and remember a loss that no cell has told the user."""
         poller, self.poller = self.poller, None
         self._table.kernel = None
         if poller is not None and not isinstance(reason, SandboxLostError):
-            self._known = (poller.calls.agent.nonce, self._table.generation)
+            self._interrupted_kernel = (poller.calls.agent.nonce, self._table.generation)
         is_reported = self._table.end_all(reason)
         if isinstance(reason, SandboxLostError):
             self._table.listener.on_event(AgentLost(str(reason)))

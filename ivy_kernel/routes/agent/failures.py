@@ -32,7 +32,7 @@ LONGEST_ASKED_PAUSE_SECONDS = 120.0
 MAX_CONSECUTIVE_REFUSALS = 3
 """How often in a row 400, 401, 403 or 404 must come: one replica may be wrong."""
 
-MAX_CONSECUTIVE_BROKEN = 8
+MAX_CONSECUTIVE_BAD_GATEWAYS = 8
 """How often in a row 502 must come: documented as final, but gateways say it in passing too."""
 
 _REFUSED_UNREAD = (
@@ -56,7 +56,7 @@ def provably_not_run(error: BaseException) -> bool:
 def is_final(error: BaseException, times: int) -> bool:
     """Whether an error that has come so often in a row will not go away by itself."""
     if isinstance(error, SandboxBrokenError):
-        return times >= MAX_CONSECUTIVE_BROKEN
+        return times >= MAX_CONSECUTIVE_BAD_GATEWAYS
     if isinstance(error, ApiError) and 400 <= error.status_code < 500:
         return not isinstance(error, RateLimitedError) and times >= MAX_CONSECUTIVE_REFUSALS
     return False
@@ -107,20 +107,19 @@ class TakenOverError(SandboxError):
     """A newer client speaks to the agent now."""
 
 
-class InFlight(Protocol):
-    """What `Health` must know of the requests in flight."""
+class ConnectionListener(Protocol):
+    """Hears how the calls to one agent fare: `Health`, `AgentCalls` and `Poller` report to it."""
 
-    @property
-    def is_at_work(self) -> bool:
-        """Whether anything of ours may be running in the sandbox."""
+    def on_failed_call(self) -> None:
+        """Called after each failed call: what it carried may be known not to have arrived."""
         ...
-
-
-class HealthOwner(Protocol):
-    """What is told when the agent cannot be reached, and when it can be again."""
 
     def on_reachable(self, error: Exception | None) -> None:
         """Called with an error when calls have failed for some seconds, else with ``None``."""
+        ...
+
+    def on_connection_lost(self, reason: Exception) -> None:
+        """Called once, when there will be no more polls, for the reason given."""
         ...
 
 
@@ -129,18 +128,15 @@ class Health:
 
     Parameters
     ----------
-    requests
-        The requests in flight: while one may be running, more patience is due.
-    owner
+    listener
         Told when the agent becomes unreachable, and reachable again.
     give_up_seconds
         How long calls may fail before the connection is over.
     """
 
-    def __init__(self, requests: InFlight, owner: HealthOwner, *, give_up_seconds: float) -> None:
-        self.not_before = 0.0
-        self._requests = requests
-        self._owner = owner
+    def __init__(self, listener: ConnectionListener, *, give_up_seconds: float) -> None:
+        self.retry_at = 0.0
+        self._listener = listener
         self._give_up_seconds = give_up_seconds
         self._backoff = Backoff()
         self._failing_since: float | None = None
@@ -149,32 +145,40 @@ class Health:
     def succeeded(self) -> None:
         """A call has been answered."""
         self._backoff.succeeded()
-        self.not_before = 0.0
+        self.retry_at = 0.0
         self._failing_since = None
         if self._is_unreachable:
             self._is_unreachable = False
-            self._owner.on_reachable(None)
+            self._listener.on_reachable(None)
 
-    def failed(self, error: Exception, now: float) -> Exception | None:
-        """A call has failed; why the conversation is over, if this means that."""
-        self.not_before = now + self._backoff.failed(error)
+    def failed(self, error: Exception, now: float, *, may_be_running: bool) -> Exception | None:
+        """Note a failed poll; return why the connection is lost, if the failure means that.
+
+        Parameters
+        ----------
+        error, now
+            The failure, and the monotonic clock.
+        may_be_running
+            Whether a request of ours may be running in the sandbox: more patience is due then.
+        """
+        self.retry_at = now + self._backoff.failed(error)
         if self._failing_since is None:
             self._failing_since = now
         failed_seconds = now - self._failing_since
-        verdict = self._verdict(error, failed_seconds)
+        verdict = self._verdict(error, failed_seconds, may_be_running=may_be_running)
         is_news = verdict is None and not self._is_unreachable
         if is_news and failed_seconds > UNREACHABLE_AFTER_SECONDS:
             self._is_unreachable = True
-            self._owner.on_reachable(error)
+            self._listener.on_reachable(error)
         return verdict
 
-    def _verdict(self, error: Exception, failed_seconds: float) -> Exception | None:
+    def _verdict(
+        self, error: Exception, failed_seconds: float, *, may_be_running: bool
+    ) -> Exception | None:
         times = self._backoff.same_failures
         if isinstance(error, TakenOverError | InboxFullError):
             return error
-        if is_final(error, times) and (
-            failed_seconds > REFUSED_SECONDS or not self._requests.is_at_work
-        ):
+        if is_final(error, times) and (failed_seconds > REFUSED_SECONDS or not may_be_running):
             return error
         if isinstance(error, UnknownAgentError):
             return SandboxLostError("The variables are gone, because the sandbox was started anew.")

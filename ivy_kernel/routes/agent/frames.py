@@ -140,7 +140,7 @@ def to_message(record: Json) -> Message | None:
 
 DEEPEST_NESTING = 12
 MOST_STRINGS = 20_000
-ANSWER_LIMIT_BYTES = 17 << 20
+RESPONSE_LIMIT_BYTES = 17 << 20
 EXCERPT_CHARS = 300
 HEAD_CHARS = 64
 """More than what stands before a frame's content."""
@@ -164,12 +164,12 @@ CONNECTION_REFUSED = (111, 61)
 class NoAgentError(Exception):
     """The call ran, and found no agent to speak to: nothing was handed over."""
 
-    def __init__(self, code: int, words: str) -> None:
-        super().__init__(words)
-        self.code = code
+    def __init__(self, errno: int, reason: str) -> None:
+        super().__init__(reason)
+        self.errno = errno
 
 
-class AgentSilentError(Exception):
+class AgentUnresponsiveError(Exception):
     """The call ran and reached the agent, but no answer came back to it."""
 
 
@@ -181,7 +181,7 @@ class TruncatedError(Exception):
         self.size_chars = size_chars
 
 
-class ChangedError(TruncatedError):
+class CorruptedError(TruncatedError):
     """Beginning and end are there, but what is between them is not what was printed."""
 
     def __init__(self, size_chars: int, *, was_plain: bool) -> None:
@@ -190,13 +190,13 @@ class ChangedError(TruncatedError):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AgentResponse:
     """A decoded frame.
 
     Parameters
     ----------
     header
-        What the agent says about itself and this answer.
+        What the agent says about itself and this response.
     body
         A slice of the message log.
     place
@@ -211,16 +211,16 @@ class Answer:
     size_chars: int = 0
 
 
-def read_answer(result: object, call_id: str) -> Answer:
+def read_response(result: object, call_id: str) -> AgentResponse:
     """Decode the answer to one call.
 
     Raises
     ------
-    NoAgentError, AgentSilentError
-        The program reported that instead of an answer.
+    NoAgentError, AgentUnresponsiveError
+        The program reported that instead of an response.
     TruncatedError
         The beginning of the frame is there, its end is not.
-    ChangedError
+    CorruptedError
         Both are there, and its length or checksum is wrong.
     AnswerError
         There is nothing of this call in the result, or nonsense.
@@ -234,10 +234,10 @@ def read_answer(result: object, call_id: str) -> Answer:
             failure = failure or TruncatedError(len(text))
             continue
         frame = text[start + len(begin) : stop].strip()
-        answer = _read_frame(frame)
-        if answer is not None:
-            return answer
-        failure = ChangedError(len(text), was_plain=_is_plain(frame))
+        response = _read_frame(frame)
+        if response is not None:
+            return response
+        failure = CorruptedError(len(text), was_plain=_is_plain(frame))
     if failure is not None:
         raise failure
     excerpt = json.dumps(result, default=str)[:EXCERPT_CHARS]
@@ -286,19 +286,19 @@ def _parsed(text: str) -> object:
         return None
 
 
-def _read_frame(text: str) -> Answer | None:
+def _read_frame(text: str) -> AgentResponse | None:
     place: Json = {}
     if text.startswith("@"):
         line, _, text = text[1:].partition("\n")
         found = _parsed(line)
         place = found if isinstance(found, dict) else {}
     if text.startswith("!"):
-        number, _, words = text[1:].partition(" ")
+        number, _, reason = text[1:].partition(" ")
         is_number = number.isascii() and number.isdecimal() and len(number) < 10
-        code = int(number) if is_number else 0
-        if code == ENOENT or code in CONNECTION_REFUSED:
-            raise NoAgentError(code, words)
-        raise AgentSilentError(words)
+        errno = int(number) if is_number else 0
+        if errno == ENOENT or errno in CONNECTION_REFUSED:
+            raise NoAgentError(errno, reason)
+        raise AgentUnresponsiveError(reason)
     try:
         length, checksum, encoded = text.split(".", 2)
         decode = _plain if _is_plain(text) else _unpacked
@@ -314,7 +314,7 @@ def _read_frame(text: str) -> Answer | None:
     for name, kind in HEADER_TYPES.items():
         if name in header and not isinstance(header[name], kind):
             raise AnswerError(f"The agent's answer cannot be read: its {name} is no {kind}.")
-    return Answer(header, body, place, len(text))
+    return AgentResponse(header, body, place, len(text))
 
 
 def _is_plain(frame: str) -> bool:
@@ -322,7 +322,7 @@ def _is_plain(frame: str) -> bool:
 
 
 def _plain(text: str, size_bytes: int, crc: int) -> bytes | None:
-    if size_bytes > ANSWER_LIMIT_BYTES:
+    if size_bytes > RESPONSE_LIMIT_BYTES:
         return None
     lines = text.replace("\r", "").replace("\n", "")
     raw = lines[1:-1].replace("\t", "\n").encode("ascii")
@@ -334,5 +334,5 @@ def _unpacked(text: str, size_bytes: int, crc: int) -> bytes | None:
     if len(packed) != size_bytes or zlib.crc32(packed) != crc:
         return None
     inflater = zlib.decompressobj()
-    raw = inflater.decompress(packed, ANSWER_LIMIT_BYTES)
+    raw = inflater.decompress(packed, RESPONSE_LIMIT_BYTES)
     return None if inflater.unconsumed_tail else raw

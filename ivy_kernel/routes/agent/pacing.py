@@ -10,8 +10,8 @@ SHORTEST_SECONDS = 0.005
 LONGEST_SECONDS = 0.25
 DELAY_GROWTH = 1.6
 DENSE_SECONDS = 0.04
-BURST_ANSWERS = 60.0
-ANSWERS_A_SECOND = 4.0
+BURST_RESPONSES = 60.0
+RESPONSES_PER_SECOND = 4.0
 
 
 class BatchingDelay:
@@ -25,7 +25,7 @@ class BatchingDelay:
     def __init__(self) -> None:
         self._seconds = SHORTEST_SECONDS
         self._answered_at = float("-inf")
-        self._allowance = BURST_ANSWERS
+        self._allowance = BURST_RESPONSES
 
     def submitted(self) -> None:
         """A new cell is under way, about which nothing is known."""
@@ -35,8 +35,8 @@ class BatchingDelay:
         """An answer has brought output of a cell that goes on."""
         gap_seconds = now - self._answered_at
         self._answered_at = now
-        refilled = self._allowance + gap_seconds * ANSWERS_A_SECOND
-        self._allowance = max(0.0, min(BURST_ANSWERS, refilled) - 1.0)
+        refilled = self._allowance + gap_seconds * RESPONSES_PER_SECOND
+        self._allowance = max(0.0, min(BURST_RESPONSES, refilled) - 1.0)
         if gap_seconds < DENSE_SECONDS + self._seconds:
             self._seconds = min(LONGEST_SECONDS, self._seconds * DELAY_GROWTH)
         else:
@@ -52,14 +52,14 @@ SMALLEST_LIMIT_CHARS = 2_048
 FIRST_LIMIT_CHARS = 1 << 20
 LARGEST_LIMIT_CHARS = 16 << 20
 SIZE_GROWTH = 4
-FULL = 0.75
+FULL_SHARE = 0.75
 """An answer is full when it takes this share of its limit: there may be more where it came from."""
 
 QUICK_SECONDS = 0.5
 SLOW_SECONDS = 3.0
 """On a slow line large answers only keep others, and what the user waits for, from coming."""
 
-FULL_ANSWERS_BEFORE_MORE = 20
+FULL_RESPONSES_BEFORE_GROWTH = 20
 
 
 class ResponseSizeLimit:
@@ -72,35 +72,35 @@ class ResponseSizeLimit:
     def __init__(self) -> None:
         self.limit_chars = FIRST_LIMIT_CHARS
         self.may_be_plain = True
-        self._printed_chars = LARGEST_LIMIT_CHARS
-        self._accepted_chars = LARGEST_LIMIT_CHARS
-        self._whole_chars = 0
-        self._full_answers = 0
+        self._printable_chars = LARGEST_LIMIT_CHARS
+        self._deliverable_chars = LARGEST_LIMIT_CHARS
+        self._largest_whole_chars = 0
+        self._full_responses = 0
 
     def accepted(self, size_chars: int, took_seconds: float) -> None:
         """An answer has arrived whole, after this time from when there was something to tell."""
-        self._whole_chars = max(self._whole_chars, size_chars)
+        self._largest_whole_chars = max(self._largest_whole_chars, size_chars)
         if took_seconds > SLOW_SECONDS:
             if self.limit_chars > FIRST_LIMIT_CHARS:
                 self.limit_chars = max(FIRST_LIMIT_CHARS, self.limit_chars // 2)
-        elif size_chars >= FULL * self.limit_chars:
-            self._full_answers += 1
-            if self._full_answers % FULL_ANSWERS_BEFORE_MORE == 0:
-                self._accepted_chars = min(LARGEST_LIMIT_CHARS, self._accepted_chars * 2)
+        elif size_chars >= FULL_SHARE * self.limit_chars:
+            self._full_responses += 1
+            if self._full_responses % FULL_RESPONSES_BEFORE_GROWTH == 0:
+                self._deliverable_chars = min(LARGEST_LIMIT_CHARS, self._deliverable_chars * 2)
             if took_seconds < QUICK_SECONDS:
                 grown = min(
-                    self.limit_chars * SIZE_GROWTH, self._printed_chars, self._accepted_chars
+                    self.limit_chars * SIZE_GROWTH, self._printable_chars, self._deliverable_chars
                 )
                 self.limit_chars = max(self.limit_chars, grown)
 
     def truncated(self, size_chars: int) -> None:
         """The tool has cut what it printed; so much of it has arrived. That stays so."""
         smaller = min(self.limit_chars // 2, int(size_chars * 0.9))
-        if self._whole_chars < self.limit_chars:
-            smaller = max(smaller, self._whole_chars)
+        if self._largest_whole_chars < self.limit_chars:
+            smaller = max(smaller, self._largest_whole_chars)
         else:
-            self._whole_chars = 0
-        self.limit_chars = self._printed_chars = max(SMALLEST_LIMIT_CHARS, smaller)
+            self._largest_whole_chars = 0
+        self.limit_chars = self._printable_chars = max(SMALLEST_LIMIT_CHARS, smaller)
 
     def corrupted(self, size_chars: int, *, was_plain: bool) -> None:
         """The tool has changed what it printed: plain text, or the middle of too long a one."""
@@ -112,9 +112,9 @@ class ResponseSizeLimit:
     def failed(self) -> None:
         """A large answer was due, and its call has failed: perhaps something does not bear it."""
         if self.limit_chars > FIRST_LIMIT_CHARS:
-            self._accepted_chars = max(FIRST_LIMIT_CHARS, self.limit_chars // 2)
+            self._deliverable_chars = max(FIRST_LIMIT_CHARS, self.limit_chars // 2)
             self.limit_chars = FIRST_LIMIT_CHARS
-            self._full_answers = 0
+            self._full_responses = 0
 
 
 UNPROBED_WAIT_SECONDS = 1.0
@@ -131,7 +131,7 @@ is lost, nothing else tells of the cell until then."""
 RATE_LIMITED_FOR_SECONDS = 60.0
 BACKGROUND_FOR_SECONDS = 60.0
 FULL_WAITS_BEFORE_LONGER = 10
-QUEUEING_THRESHOLD = 2
+QUEUEING_SIGNS_NEEDED = 2
 PROBE_AGAIN_SECONDS = 60.0
 CAP_SECONDS = 0.9
 """A call that was ended after less than this has not met the tool's cap."""
@@ -145,7 +145,7 @@ class PollScheduler:
 
     Parameters
     ----------
-    wait_seconds
+    poll_wait_seconds
         The longest wait of a poll; below what proxies and tools allow.
     idle_poll_seconds
         How long after the last activity something that can speak (widgets, threads) is listened
@@ -157,21 +157,21 @@ class PollScheduler:
     def __init__(
         self,
         *,
-        wait_seconds: float = 25.0,
+        poll_wait_seconds: float = 25.0,
         idle_poll_seconds: float = 300.0,
         may_overlap: bool | None = None,
     ) -> None:
         self.may_overlap = may_overlap
-        self.wait_limit_seconds = wait_seconds
+        self.wait_limit_seconds = poll_wait_seconds
         self._batching_delay = BatchingDelay()
-        self._longest_wait_seconds = wait_seconds
+        self._longest_wait_seconds = poll_wait_seconds
         self._idle_poll_seconds = idle_poll_seconds
         self._active_since = 0.0
         self._last_activity = 0.0
         self._last_background = float("-inf")
         self._rate_limited_until = float("-inf")
-        self._is_chatting = False
-        self._can_speak = False
+        self._is_streaming = False
+        self._may_send_background = False
         self._full_waits = 0
         self._is_known = may_overlap is not None
         self._queueing_signs = 0
@@ -181,11 +181,11 @@ class PollScheduler:
         """Something new has been handed over."""
         self._active_since = self._last_activity = now
         self._batching_delay.submitted()
-        self._is_chatting = False
+        self._is_streaming = False
 
-    def listen(self, now: float) -> None:
+    def expect_background(self, now: float) -> None:
         """Something may have been said, or is being said, that nobody has heard."""
-        self._can_speak = True
+        self._may_send_background = True
         self._last_activity = now - IDLE_DELAY_SECONDS
 
     def answered(
@@ -195,7 +195,7 @@ class PollScheduler:
         has_output: bool,
         was_active: bool,
         is_active: bool,
-        can_speak: bool,
+        may_send_background: bool,
     ) -> None:
         """A poll has been answered.
 
@@ -207,21 +207,21 @@ class PollScheduler:
             Whether it brought anything.
         was_active, is_active
             Whether something of ours was under way before it, and still is.
-        can_speak
+        may_send_background
             Whether the sandbox has something that may speak without being asked.
         """
-        self._can_speak = can_speak
+        self._may_send_background = may_send_background
         if was_active:
             self._last_activity = now
         if has_output and not was_active:
             self._last_background = now
-        self._is_chatting = has_output and is_active
-        if self._is_chatting:
+        self._is_streaming = has_output and is_active
+        if self._is_streaming:
             self._batching_delay.answered(now)
 
-    def waited(self, wait_seconds: float) -> None:
+    def waited(self, poll_wait_seconds: float) -> None:
         """A poll has waited its whole time and was answered: dare a longer one some day."""
-        if wait_seconds < self.wait_limit_seconds:
+        if poll_wait_seconds < self.wait_limit_seconds:
             return
         self._full_waits += 1
         if self._full_waits >= FULL_WAITS_BEFORE_LONGER:
@@ -250,7 +250,7 @@ class PollScheduler:
         """
         self._queueing_signs += 1
         self._probed_at = now
-        if self._queueing_signs >= QUEUEING_THRESHOLD:
+        if self._queueing_signs >= QUEUEING_SIGNS_NEEDED:
             self.may_overlap = False
 
     def wants_probe(self, now: float) -> bool:
@@ -259,7 +259,7 @@ class PollScheduler:
             return False
         return self.may_overlap is None or now - self._probed_at > PROBE_AGAIN_SECONDS
 
-    def wait_seconds(self, now: float) -> float:
+    def poll_wait_seconds(self, now: float) -> float:
         """How long the next poll may wait."""
         if self.may_overlap and now < self._rate_limited_until:
             return min(RATE_LIMITED_WAIT_SECONDS, self.wait_limit_seconds)
@@ -276,10 +276,10 @@ class PollScheduler:
     def polls_wanted(self, now: float, *, is_active: bool) -> int:
         """How many polls should be in flight."""
         if not is_active:
-            return int(self._listens_while_idle(now) and now >= self.idle_start)
+            return int(self._polls_while_idle(now) and now >= self.idle_start)
         if not self.may_overlap or now < self._rate_limited_until:
             return 1
-        if self._is_chatting:
+        if self._is_streaming:
             return 3
         return 2 if now - self._active_since >= HEDGE_SECONDS else 1
 
@@ -288,13 +288,13 @@ class PollScheduler:
         """When polling between cells begins: not at once, the next cell would only displace it."""
         return self._last_activity + IDLE_DELAY_SECONDS
 
-    def should_listen_later(self, now: float) -> bool:
+    def should_poll_later(self, now: float) -> bool:
         """Whether to look again at :attr:`idle_start`."""
-        return self._listens_while_idle(now) and now < self.idle_start
+        return self._polls_while_idle(now) and now < self.idle_start
 
-    def _listens_while_idle(self, now: float) -> bool:
+    def _polls_while_idle(self, now: float) -> bool:
         if self.may_overlap is False:
             return False
-        speaks = self._can_speak or now - self._last_background < BACKGROUND_FOR_SECONDS
+        speaks = self._may_send_background or now - self._last_background < BACKGROUND_FOR_SECONDS
         recent = max(self._last_activity, self._last_background)
         return speaks and now - recent < self._idle_poll_seconds

@@ -7,23 +7,24 @@ import logging
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from ivy_kernel.models import Json
 from ivy_kernel.routes.agent.calls import AgentCalls, Submission
-from ivy_kernel.routes.agent.failures import Health, provably_not_run
+from ivy_kernel.routes.agent.failures import ConnectionListener, Health, provably_not_run
 from ivy_kernel.routes.agent.frames import (
     HELD_LIMIT_BYTES,
-    Answer,
-    ChangedError,
+    AgentResponse,
+    CorruptedError,
     Inbox,
     TruncatedError,
 )
 from ivy_kernel.routes.agent.pacing import FIRST_LIMIT_CHARS, PollScheduler, ResponseSizeLimit
+from ivy_kernel.routes.agent.requests import RequestTable
 
 _log = logging.getLogger(__name__)
 
-POLLS_LIMIT = 6
+MAX_POLLS_IN_FLIGHT = 6
 TICK_SECONDS = 0.1
 GAP_SECONDS = 0.3
 OVERDUE_SECONDS = 2.0
@@ -35,46 +36,12 @@ class Poll:
     """A poll in flight."""
 
     sent_at: float
-    wait_seconds: float
+    poll_wait_seconds: float
     has_waited: bool = False
 
     def is_overdue(self, now: float) -> bool:
         """Whether it should have been answered by now; another is sent beside it."""
-        return now > self.sent_at + self.wait_seconds + OVERDUE_SECONDS
-
-
-class RequestsInFlight(Protocol):
-    """What a poller must know of the requests in flight, and what it hands them."""
-
-    @property
-    def is_active(self) -> bool:
-        """Whether anything of ours has been submitted and is under way."""
-        ...
-
-    @property
-    def is_expecting(self) -> bool:
-        """Whether a restarted kernel is awaited."""
-        ...
-
-    def on_record(self, record: Json) -> None:
-        """Called with each record of the agent's log, in order."""
-        ...
-
-    def on_silence(self) -> None:
-        """Called when the agent has nothing under way and everything it said has arrived."""
-        ...
-
-
-class PollerOwner(Protocol):
-    """What has made a poller and hears how it fares."""
-
-    def on_failed_call(self) -> None:
-        """Called after each failed poll: what it carried may be known not to have arrived."""
-        ...
-
-    def on_over(self, reason: Exception) -> None:
-        """Called once, when there will be no more polls, for the reason given."""
-        ...
+        return now > self.sent_at + self.poll_wait_seconds + OVERDUE_SECONDS
 
 
 class Poller:
@@ -88,9 +55,9 @@ class Poller:
         Decides when to poll, and for how long.
     health
         Judges the calls that fail.
-    requests
-        The requests in flight, which take what the agent says.
-    owner
+    table
+        The requests in flight; takes what the agent says.
+    listener
         Told of failed polls, and of the end.
     held_limit_bytes
         How much may be held of what the agent said and cannot be read yet.
@@ -101,8 +68,8 @@ class Poller:
         calls: AgentCalls,
         scheduler: PollScheduler,
         health: Health,
-        requests: RequestsInFlight,
-        owner: PollerOwner,
+        table: RequestTable,
+        listener: ConnectionListener,
         *,
         held_limit_bytes: int = HELD_LIMIT_BYTES,
     ) -> None:
@@ -113,13 +80,13 @@ class Poller:
         self.calls = calls
         self._health = health
         self._outbox = calls.outbox
-        self._requests = requests
-        self._owner = owner
+        self._table = table
+        self._listener = listener
         self._loop = asyncio.get_running_loop()
         self._polls: set[Poll] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._timer: asyncio.TimerHandle | None = None
-        self._is_over = False
+        self._is_closed = False
         self._must_rewind = True
         self._gap: tuple[int, float] | None = None
         self._is_probing = False
@@ -133,30 +100,27 @@ class Poller:
         submission = self._outbox.add(body)
         self.scheduler.submitted(self._loop.time())
         self._polls_of_activity = 0
-        self._top_up()
+        self._schedule_polls()
         return submission
 
-    def listen(self) -> None:
+    def poll_for_background(self) -> None:
         """Poll although nothing was submitted: after attaching to an agent that was living."""
-        self.scheduler.listen(self._loop.time())
-        self._top_up()
+        self.scheduler.expect_background(self._loop.time())
+        self._schedule_polls()
 
     async def interrupt(
         self, target: str, *, deadline_seconds: float, is_moot: Callable[[], bool]
     ) -> str:
         """Have the agent interrupt a request; see `AgentCalls.interrupt`."""
-        said = await self.calls.interrupt(
+        result = await self.calls.interrupt(
             target, deadline_seconds=deadline_seconds, is_moot=is_moot
         )
-        self._top_up()
-        return said
+        self._schedule_polls()
+        return result
 
     def close(self) -> None:
         """Stop polling; the agent lives on."""
-        self._end()
-
-    def _end(self) -> None:
-        self._is_over = True
+        self._is_closed = True
         self.calls.close()
         current = asyncio.current_task()
         if self._timer is not None:
@@ -167,9 +131,9 @@ class Poller:
 
     # -- polls
 
-    def _top_up(self) -> None:
+    def _schedule_polls(self) -> None:
         """Send the polls that are wanted now, and look again when that may change."""
-        if self._is_over:
+        if self._is_closed:
             return
         now = self._loop.time()
         while self._wants_poll(now):
@@ -179,10 +143,10 @@ class Poller:
     @property
     def _has_work(self) -> bool:
         """Whether anything of ours is under way, or on its way to the agent."""
-        return self._requests.is_active or self.calls.has_load
+        return self._table.is_active or self.calls.has_outgoing
 
     def _wants_poll(self, now: float) -> bool:
-        if now < self._health.not_before or len(self._polls) >= POLLS_LIMIT:
+        if now < self._health.retry_at or len(self._polls) >= MAX_POLLS_IN_FLIGHT:
             return False
         if self._outbox.has_unsent:
             return True
@@ -191,7 +155,7 @@ class Poller:
             self._must_rewind = True
             self._gap = None
             return True
-        is_active = self._has_work or self._requests.is_expecting
+        is_active = self._has_work or self._table.is_restarting
         return len(current) < self.scheduler.polls_wanted(now, is_active=is_active)
 
     def _has_lasting_gap(self, now: float) -> bool:
@@ -201,21 +165,21 @@ class Poller:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        is_active = self._has_work or self._requests.is_expecting
+        is_active = self._has_work or self._table.is_restarting
         if is_active or self._gap is not None:
-            pause = self._health.not_before - now if self._health.not_before > now else TICK_SECONDS
-            self._timer = self._loop.call_later(pause, self._top_up)
-        elif self.scheduler.should_listen_later(now) or self._health.not_before > now:
-            at = max(self.scheduler.idle_start, self._health.not_before)
-            self._timer = self._loop.call_at(at + 0.001, self._top_up)
+            pause = self._health.retry_at - now if self._health.retry_at > now else TICK_SECONDS
+            self._timer = self._loop.call_later(pause, self._schedule_polls)
+        elif self.scheduler.should_poll_later(now) or self._health.retry_at > now:
+            at = max(self.scheduler.idle_start, self._health.retry_at)
+            self._timer = self._loop.call_at(at + 0.001, self._schedule_polls)
 
     def _send_poll(self, now: float) -> None:
         is_active = self._has_work
-        wait_seconds = self.scheduler.wait_seconds(now)
+        poll_wait_seconds = self.scheduler.poll_wait_seconds(now)
         poll_options: Json = {
             "since": self.inbox.offset,
             "rewind": self._must_rewind,
-            "wait": wait_seconds,
+            "wait": poll_wait_seconds,
             "grace": round(self.scheduler.batching_delay(now), 3),
             "limit": self.size_limit.limit_chars,
             "plain": self.size_limit.may_be_plain,
@@ -223,7 +187,7 @@ class Poller:
             "idle": not is_active,
         }
         self._must_rewind = False
-        poll = Poll(now, wait_seconds)
+        poll = Poll(now, poll_wait_seconds)
         self._polls.add(poll)
         self._start(self._poll(poll, {"poll": poll_options}, self._outbox.take()))
         self._polls_of_activity += 1
@@ -237,88 +201,88 @@ class Poller:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _poll(self, poll: Poll, request: Json, carried: list[Submission]) -> None:
+    async def _poll(self, poll: Poll, request: Json, submissions: list[Submission]) -> None:
         try:
-            answer = await self.calls.send(request, carried, poll.wait_seconds)
+            response = await self.calls.send(request, submissions, poll.poll_wait_seconds)
             self._polls.discard(poll)
-            self._succeeded(poll, answer)
+            self._succeeded(poll, response)
         except Exception as error:
             self._polls.discard(poll)
             self._failed(poll, error)
-        self._top_up()
+        self._schedule_polls()
 
     # -- what becomes of a poll
 
-    def _succeeded(self, poll: Poll, answer: Answer) -> None:
+    def _succeeded(self, poll: Poll, response: AgentResponse) -> None:
         now = self._loop.time()
         self._health.succeeded()
-        header = answer.header
+        header = response.header
         parked_seconds = header.get("parked_seconds", 0.0)
-        self.size_limit.accepted(answer.size_chars, now - poll.sent_at - parked_seconds)
-        if parked_seconds >= poll.wait_seconds:
+        self.size_limit.accepted(response.size_chars, now - poll.sent_at - parked_seconds)
+        if parked_seconds >= poll.poll_wait_seconds:
             poll.has_waited = True
-            self.scheduler.waited(poll.wait_seconds)
-        was_active = self._requests.is_active
+            self.scheduler.waited(poll.poll_wait_seconds)
+        was_active = self._table.is_active
         offset = header.get("offset", 0)
-        for record in self.inbox.add(offset, answer.body):
+        for record in self.inbox.add(offset, response.body):
             self._hand_on(record)
         self._backlog_bytes = header.get("end", 0) - self.inbox.offset
         self._look_for_gap(offset, now)
-        self._look_for_silence(header)
-        is_active = self._requests.is_active
+        self._look_for_drain(header)
+        is_active = self._table.is_active
         if not is_active:
             self._polls_of_activity = 0
         self.scheduler.answered(
             now,
-            has_output=bool(answer.body),
+            has_output=bool(response.body),
             was_active=was_active,
             is_active=is_active,
-            can_speak=any(header.get(name) for name in ("comms", "threads", "pending")),
+            may_send_background=any(header.get(name) for name in ("comms", "threads", "pending")),
         )
 
     def _hand_on(self, record: Json) -> None:
         try:
-            self._requests.on_record(record)
+            self._table.on_record(record)
         except Exception:
             _log.exception("A message from the sandbox could not be handed on.")
 
     def _look_for_gap(self, offset: int, now: float) -> None:
-        """Notice what was handed to a call whose answer is late or lost: what lies before this."""
+        """Notice what was handed to a call whose response is late or lost: what lies before this."""
         if offset <= self.inbox.offset and not self.inbox.has_gap:
             self._gap = None
         elif self._gap is None or self._gap[0] != self.inbox.offset:
             self._gap = (self.inbox.offset, now)
 
-    def _look_for_silence(self, header: Json) -> None:
+    def _look_for_drain(self, header: Json) -> None:
         """Notice that the agent has nothing under way any more and all it said has arrived."""
         has_everything = (
             header.get("pending") == 0
-            and header.get("acknowledged") == self._outbox.last_number
+            and header.get("acknowledged") == self._outbox.last_sequence_number
             and header.get("end") == self.inbox.offset
         )
         if has_everything:
-            self._requests.on_silence()
+            self._table.on_drained()
 
     def _failed(self, poll: Poll, error: Exception) -> None:
-        if self._is_over:
+        if self._is_closed:
             return
         now = self._loop.time()
         self._must_rewind = True
         self.calls.counters.failed_calls += 1
         if isinstance(error, TruncatedError):
             self.calls.counters.truncated_answers += 1
-            if isinstance(error, ChangedError):
+            if isinstance(error, CorruptedError):
                 self.size_limit.corrupted(error.size_chars, was_plain=error.was_plain)
             else:
                 self.size_limit.truncated(error.size_chars)
         elif self._backlog_bytes > FIRST_LIMIT_CHARS and not provably_not_run(error):
             self.size_limit.failed()
-        self._owner.on_failed_call()
-        self.scheduler.failed(error, now, asked=poll.wait_seconds, lasted=now - poll.sent_at)
-        verdict = self._health.failed(error, now)
+        self._listener.on_failed_call()
+        self.scheduler.failed(error, now, asked=poll.poll_wait_seconds, lasted=now - poll.sent_at)
+        verdict = self._health.failed(error, now, may_be_running=self._table.may_be_running)
         if verdict is not None:
-            self._end()
-            self._owner.on_over(verdict)
+            self.close()
+            self._listener.on_connection_lost(verdict)
 
     # -- whether calls may overlap
 
@@ -328,13 +292,13 @@ class Poller:
             await asyncio.sleep(PROBE_DELAY_SECONDS)
             if poll not in self._polls:
                 return
-            answer = await self.calls.send({"ping": secrets.token_hex(4)}, self._outbox.take())
+            response = await self.calls.send({"ping": secrets.token_hex(4)}, self._outbox.take())
         except Exception:  # its failure says nothing; a later poll is probed instead
             return
         finally:
             self._is_probing = False
-        if answer.header.get("parked", 0) > 0:
+        if response.header.get("parked", 0) > 0:
             self.scheduler.overlap_seen()
         elif poll.has_waited:
             self.scheduler.queueing_seen(self._loop.time())
-        self._top_up()
+        self._schedule_polls()

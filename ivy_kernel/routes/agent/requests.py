@@ -10,13 +10,14 @@ from collections import deque
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from ivy_kernel.errors import SandboxError, SandboxLostError
 from ivy_kernel.models import Cell, Channel, Fate, Json, Message, Sink
 from ivy_kernel.routes.agent.calls import Submission
 from ivy_kernel.routes.agent.frames import to_message
-from ivy_kernel.routes.events import Event, KernelDied, KernelReady, OutputDropped
+from ivy_kernel.routes.base import BackgroundListener
+from ivy_kernel.routes.events import KernelDied, KernelReady, OutputDropped
 
 Result = TypeVar("Result")
 
@@ -63,7 +64,7 @@ class PendingRequest:
         Comm messages have none.
     needs_idle
         Whether the end is only reached at "idle".
-    awaits_silence
+    awaits_drain
         It ends when the kernel has nothing under way, and not by a reply.
     sink
         Takes the messages it causes; ``None`` for those that belong in the background.
@@ -76,12 +77,12 @@ class PendingRequest:
         is_cell: bool = False,
         needs_reply: bool = True,
         needs_idle: bool = True,
-        awaits_silence: bool = False,
+        awaits_drain: bool = False,
         sink: Sink | None = None,
     ) -> None:
         self.message_id = message_id
         self.is_cell = is_cell
-        self.awaits_silence = awaits_silence
+        self.awaits_drain = awaits_drain
         self.sink = sink
         self.submission: Submission | None = None
         self.was_interrupted = False
@@ -205,13 +206,13 @@ def header_of(msg_type: str, header: Json | None = None) -> Json:
     return made
 
 
-OWN_TYPES = ("status", "execute_input")
+LOCALLY_SENT_TYPES = ("status", "execute_input")
 """What a front end hears from its own kernel about requests of ours."""
 
 FINISHED_KEPT = 256
 
 
-def death_in_words(exit_code: int) -> str:
+def describe_death(exit_code: int) -> str:
     """Why a kernel that ended with this code is gone, as far as the code tells."""
     if exit_code == -signal.SIGKILL:
         return "its Python was killed, most often because the memory ran out"
@@ -230,18 +231,6 @@ def last_line(log: str) -> str:
     return lines[-1] if lines else "it wrote nothing that tells why."
 
 
-class TableListener(Protocol):
-    """What hears of all that belongs to no request in flight."""
-
-    def on_message(self, message: Message) -> None:
-        """Called with each message whose parent is no request of ours in flight."""
-        ...
-
-    def on_event(self, event: Event) -> None:
-        """Called with what the agent, or the connection to it, has to tell beside messages."""
-        ...
-
-
 class RequestTable:
     """The requests in flight, by message id: gives each message to the request it belongs to.
 
@@ -258,7 +247,7 @@ class RequestTable:
         The number of the kernel that the user's variables are in; 0 while no cell has run.
     """
 
-    def __init__(self, listener: TableListener) -> None:
+    def __init__(self, listener: BackgroundListener) -> None:
         self.listener = listener
         self.generation = 1
         self.used_generation = 0
@@ -276,7 +265,7 @@ class RequestTable:
         return any(pending.submission is not None for pending in self._pending.values())
 
     @property
-    def is_at_work(self) -> bool:
+    def may_be_running(self) -> bool:
         """Whether anything of ours may be running in the sandbox."""
         return any(not pending.has_not_run for pending in self._pending.values())
 
@@ -286,7 +275,7 @@ class RequestTable:
         return [pending for pending in self._pending.values() if pending.was_interrupted]
 
     @property
-    def is_expecting(self) -> bool:
+    def is_restarting(self) -> bool:
         """Whether a restarted kernel is awaited."""
         ready = self.kernel.generation if self.kernel else 0
         return self._expected_restart != "" or ready < self._expected_generation
@@ -329,12 +318,12 @@ class RequestTable:
         self._pending.clear()
         return is_reported
 
-    def on_silence(self) -> None:
+    def on_drained(self) -> None:
         """The kernel has nothing under way: what still waits for it would wait for ever."""
         for pending in list(self._pending.values()):
             if pending.submission is None:
                 continue
-            if pending.awaits_silence:
+            if pending.awaits_drain:
                 pending.silent()
                 self.remove(pending)
             else:
@@ -354,8 +343,8 @@ class RequestTable:
         pending = self._pending.get(parent_id)
         if pending is None:
             is_late = parent_id == "" or parent_id in self._finished
-            if message.msg_type not in OWN_TYPES or not is_late:
-                self.listener.on_message(message)
+            if message.msg_type not in LOCALLY_SENT_TYPES or not is_late:
+                self.listener.on_background(message)
             return
         if message.channel in ("shell", "control"):
             pending.replied(message)
@@ -363,8 +352,8 @@ class RequestTable:
             if message.content.get("execution_state") == "idle":
                 pending.idle()
         elif pending.sink is None:
-            self.listener.on_message(message)
-        elif message.msg_type not in OWN_TYPES:
+            self.listener.on_background(message)
+        elif message.msg_type not in LOCALLY_SENT_TYPES:
             pending.sink(message)
         if pending.is_done:
             self.remove(pending)
@@ -404,10 +393,10 @@ class RequestTable:
         cause = SandboxLostError(
             f"The sandbox's Python cannot start: {last_line(log)}"
             if never_ready
-            else f"The variables are gone, because {death_in_words(exit_code)} in the sandbox. "
+            else f"The variables are gone, because {describe_death(exit_code)} in the sandbox. "
             "A new one has been started; run the cells that the next ones need again."
         )
-        is_reported = self._lose(event.get("lost", []), cause)
+        is_reported = self._end_lost(event.get("lost", []), cause)
         # Before it is ready there are no variables to lose; and a loss from before the last cell
         # is old news, read late.
         is_reported = is_reported or never_ready or generation < self.used_generation
@@ -422,7 +411,7 @@ class RequestTable:
             self._expected_restart = ""
             self._expected_generation = generation + 1
         cause = SandboxLostError("The variables are gone, because the kernel was restarted.")
-        self._lose(event.get("lost", []), cause)
+        self._end_lost(event.get("lost", []), cause)
 
     def _on_refused(self, message_id: str) -> None:
         """The agent did not hand a request on, because it was meant for a kernel that is gone."""
@@ -445,7 +434,7 @@ class RequestTable:
         pending.end(RequestEndedError(fate, SandboxError(words)))
         self.remove(pending)
 
-    def _lose(self, message_ids: list[str], cause: SandboxLostError) -> bool:
+    def _end_lost(self, message_ids: list[str], cause: SandboxLostError) -> bool:
         """End what a dead kernel was working on; whether a cell of ours was among it."""
         is_reported = False
         for message_id in message_ids:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from typing import Literal
+from typing import Literal, NoReturn
 
 from ivy_kernel.errors import (
     AnswerError,
@@ -144,7 +144,7 @@ class AgentRoute:
         poller.submit({"do": "restart", "id": restart_id})
         loop = asyncio.get_running_loop()
         deadline = loop.time() + RESTART_SECONDS
-        while self._table.is_expecting:
+        while self._table.is_restarting:
             if self._connection.poller is not poller or loop.time() > deadline:
                 self._table.expect_restart("")
                 raise NoAnswerError("The sandbox's kernel did not come up after the restart.")
@@ -196,10 +196,7 @@ class AgentRoute:
         except RequestEndedError as error:
             ended = error
         except (NoAnswerError, AnswerError, SandboxError) as error:
-            not_run = self._not_run(error)
-            if not_run is error:
-                raise
-            raise not_run from error
+            self._raise_not_run(error)
         else:
             content = dict(reply.content) if reply is not None else {}
             return Outcome(fate_of(content, was_interrupted=pending.was_interrupted), content)
@@ -209,18 +206,16 @@ class AgentRoute:
             self._cell_id = ""
             self._table.remove(pending)
         if ended.has_not_run and ended.fate != "interrupted":
-            raise self._not_run(ended.cause) from None
+            self._raise_not_run(ended.cause)
         return await self._end_without_reply(ended, sink)
 
-    def _not_run(self, error: Exception) -> Exception:
-        """The error to raise for a cell that provably has not run."""
-        if not isinstance(error, NoAnswerError | AnswerError | SandboxError):
-            return error
-        if self._is_terminated:
-            return SandboxLostError(TERMINATED_BEFORE)
-        if isinstance(error, SandboxError):
-            return error
-        return SandboxError(f"{error} Nothing of this cell was run.")
+    def _raise_not_run(self, error: Exception) -> NoReturn:
+        """Raise the error of a cell that provably has not run."""
+        if isinstance(error, NoAnswerError | AnswerError | SandboxError) and self._is_terminated:
+            raise SandboxLostError(TERMINATED_BEFORE) from error
+        if isinstance(error, NoAnswerError | AnswerError):
+            raise SandboxError(f"{error} Nothing of this cell was run.") from error
+        raise error
 
     async def _end_without_reply(self, ended: RequestEndedError, sink: Sink) -> Outcome:
         """End a cell of which no reply has come; the sandbox's own end explains an unknown one."""
@@ -308,7 +303,7 @@ class AgentRoute:
         SandboxLostError
             The kernel, or the agent, has ended meanwhile.
         """
-        pending = PendingRequest(secrets.token_hex(16), awaits_silence=True)
+        pending = PendingRequest(secrets.token_hex(16), awaits_drain=True)
         self._table.add(pending)
         try:
             poller = await self._connection.opened()
@@ -397,7 +392,7 @@ class AgentRoute:
             self._comm_ids.remove(request.message_id)
 
     async def answer_input(self, value: str, request: Message | None = None) -> None:
-        """Answer an ``input_request`` (message spec, "Messages on the stdin channel").
+        """AgentResponse an ``input_request`` (message spec, "Messages on the stdin channel").
 
         Raises
         ------
@@ -447,7 +442,7 @@ class AgentRoute:
 
     # -- what the request table and the connection report
 
-    def on_message(self, message: Message) -> None:
+    def on_background(self, message: Message) -> None:
         """Take a message that belongs to no request in flight."""
         if message.msg_type == "status" and message.content.get("execution_state") == "idle":
             self._earlier_ids.discard(str((message.parent_header or {}).get("msg_id")))

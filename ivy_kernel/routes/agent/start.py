@@ -23,11 +23,11 @@ from ivy_kernel.routes.agent.calls import (
 from ivy_kernel.routes.agent.failures import Backoff, is_final
 from ivy_kernel.routes.agent.frames import (
     ENOENT,
-    AgentSilentError,
-    Answer,
+    AgentResponse,
+    AgentUnresponsiveError,
     NoAgentError,
     TruncatedError,
-    read_answer,
+    read_response,
 )
 from ivy_kernel.routes.agent.options import AgentOptions
 from ivy_kernel.routes.agent.programs import in_private_namespace, new_call_id, start_program
@@ -38,7 +38,7 @@ MAX_LOST_AGENTS = 2
 the next call."""
 
 MAX_UNREADABLE_STARTS = 3
-MAX_SILENT_STARTS = 4
+MAX_UNRESPONSIVE_STARTS = 4
 
 
 def directory_key(session_key: str) -> str:
@@ -111,11 +111,11 @@ class AgentStarter:
             directory = str(first.place.get("directory", ""))
             if not directory.startswith("/") or not directory.isprintable():
                 raise LaunchFailedError(f"the agent names no usable directory: {directory!r}")
-            caller = ToolCaller(self._call, method.speaker, directory, self._counters)
+            caller = ToolCaller(self._call, method.call_tool, directory, self._counters)
             try:
                 second = await self._retried(lambda: caller.ask(request), method)  # noqa: B023 - awaited here
             except NoAgentError as error:
-                if error.code == ENOENT:
+                if error.errno == ENOENT:
                     self._excluded.append(str(first.place.get("base", "")))
                     self.reasons.append(f"{method}: {directory} is not shared between calls")
                     continue
@@ -135,7 +135,7 @@ class AgentStarter:
                 method, directory, header["nonce"], header["attached"], is_found, header
             )
 
-    async def _start(self, method: LaunchMethod, request: Json) -> Answer:
+    async def _start(self, method: LaunchMethod, request: Json) -> AgentResponse:
         call_id = new_call_id()
         program = start_program(
             key=self._key,
@@ -150,28 +150,28 @@ class AgentStarter:
             },
             environment=dict(self._options.environment),
         )
-        if method.starter == NOTEBOOK_TOOL:
+        if method.start_tool == NOTEBOOK_TOOL:
             program = in_private_namespace(program)
         self._counters.calls += 1
-        result = await self._call(method.starter, program, START_TIMEOUT_SECONDS)
+        result = await self._call(method.start_tool, program, START_TIMEOUT_SECONDS)
         try:
-            return read_answer(result, call_id)
-        except (AgentSilentError, NoAgentError) as error:
+            return read_response(result, call_id)
+        except (AgentUnresponsiveError, NoAgentError) as error:
             raise LaunchFailedError(str(error)) from error
 
-    async def _retried(self, ask: Any, method: LaunchMethod) -> Answer:
+    async def _retried(self, ask: Any, method: LaunchMethod) -> AgentResponse:
         """Return the answer; ask again while the failure is one that passes."""
         deadline = time.monotonic() + self._options.open_limit_seconds
         backoff = Backoff()
         while True:
             try:
-                answer: Answer = await ask()
-                if "attached" in answer.header:
-                    if "nonce" not in answer.header:
+                response: AgentResponse = await ask()
+                if "attached" in response.header:
+                    if "nonce" not in response.header:
                         raise AnswerError("The agent does not say who it is.")
-                    return answer
-                raise LaunchFailedError(f"the agent refused: {answer.header.get('error')}")
-            except (NetworkError, ApiError, AgentSilentError, TruncatedError) as error:
+                    return response
+                raise LaunchFailedError(f"the agent refused: {response.header.get('error')}")
+            except (NetworkError, ApiError, AgentUnresponsiveError, TruncatedError) as error:
                 self._counters.failed_calls += 1
                 pause_seconds = backoff.failed(error)
                 self._raise_if_hopeless(error, backoff, method)
@@ -187,9 +187,12 @@ class AgentStarter:
         times = backoff.same_failures
         if isinstance(error, AnswerError) and times >= MAX_UNREADABLE_STARTS:
             raise LaunchFailedError(str(error)) from error
-        if isinstance(error, (AgentSilentError, TruncatedError)) and times >= MAX_SILENT_STARTS:
+        if (
+            isinstance(error, (AgentUnresponsiveError, TruncatedError))
+            and times >= MAX_UNRESPONSIVE_STARTS
+        ):
             raise LaunchFailedError(str(error)) from error
         if is_final(error, times):
             if isinstance(error, ApiError) and error.status_code in (400, 404):
-                raise LaunchFailedError(f"{method.starter}: {error}") from error
+                raise LaunchFailedError(f"{method.start_tool}: {error}") from error
             raise error

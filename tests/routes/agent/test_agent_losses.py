@@ -46,7 +46,7 @@ async def test_a_kernel_killed_between_cells(sandbox: RunningSandbox, kernel: st
         await kill(pid)
         await refused(far, "memory")
         (event,) = far.seen(KernelDied)
-        assert (event.exit_code, event.is_told) == (-signal.SIGKILL, False)
+        assert (event.exit_code, event.is_reported) == (-signal.SIGKILL, False)
 
 
 @pytest.mark.parametrize("kernel", ["ipykernel", "shell"])

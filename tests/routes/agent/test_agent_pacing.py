@@ -25,20 +25,25 @@ def api_error(status_code: int, after_seconds: float | None = None) -> errors.Ap
 
 def heard(scheduler: PollScheduler, now: float, **facts: bool) -> None:
     """A poll was answered."""
-    usual = {"has_output": False, "was_active": True, "is_active": True, "can_speak": False}
+    usual = {
+        "has_output": False,
+        "was_active": True,
+        "is_active": True,
+        "may_send_background": False,
+    }
     scheduler.answered(now, **{**usual, **facts})
 
 
 def test_until_calls_may_overlap_one_poll_waits_a_second() -> None:
     """An interrupt must never queue behind a long wait."""
-    scheduler = PollScheduler(wait_seconds=25)
+    scheduler = PollScheduler(poll_wait_seconds=25)
     scheduler.submitted(0.0)
-    assert scheduler.wait_seconds(9.0) == 1.0
+    assert scheduler.poll_wait_seconds(9.0) == 1.0
     assert scheduler.polls_wanted(5.0, is_active=True) == 1
     scheduler.may_overlap = False
-    assert scheduler.wait_seconds(9.0) == 1.0
+    assert scheduler.poll_wait_seconds(9.0) == 1.0
     scheduler.may_overlap = True
-    assert scheduler.wait_seconds(9.0) == 25.0
+    assert scheduler.poll_wait_seconds(9.0) == 25.0
 
 
 def test_a_short_cell_has_one_poll_a_longer_one_two_a_chatty_one_three() -> None:
@@ -103,11 +108,11 @@ def test_between_cells_only_what_can_speak_is_listened_to() -> None:
     """Not at once, and not for ever."""
     scheduler = PollScheduler(may_overlap=True, idle_poll_seconds=100)
     scheduler.submitted(0.0)
-    heard(scheduler, 1.0, is_active=False, can_speak=False)
+    heard(scheduler, 1.0, is_active=False, may_send_background=False)
     assert scheduler.polls_wanted(2.0, is_active=False) == 0
-    heard(scheduler, 1.0, is_active=False, can_speak=True)
+    heard(scheduler, 1.0, is_active=False, may_send_background=True)
     assert scheduler.polls_wanted(1.1, is_active=False) == 0
-    assert scheduler.should_listen_later(1.1)
+    assert scheduler.should_poll_later(1.1)
     assert scheduler.polls_wanted(1.5, is_active=False) == 1
     assert scheduler.polls_wanted(102.0, is_active=False) == 0
 
@@ -116,7 +121,7 @@ def test_where_calls_are_queued_nothing_is_listened_to() -> None:
     """A poll between cells would hold up the next cell."""
     scheduler = PollScheduler(may_overlap=False)
     scheduler.submitted(0.0)
-    heard(scheduler, 1.0, is_active=False, can_speak=True)
+    heard(scheduler, 1.0, is_active=False, may_send_background=True)
     assert scheduler.polls_wanted(5.0, is_active=False) == 0
 
 
@@ -131,23 +136,23 @@ def test_a_rate_limit_makes_the_link_modest() -> None:
     scheduler.failed(api_error(429), 2.0, asked=25, lasted=0.1)
     assert scheduler.polls_wanted(3.0, is_active=True) == 1
     assert scheduler.batching_delay(3.0) == 1.0
-    assert scheduler.wait_seconds(3.0) == 5.0
-    assert scheduler.wait_seconds(100.0) == 25.0
+    assert scheduler.poll_wait_seconds(3.0) == 5.0
+    assert scheduler.poll_wait_seconds(100.0) == 25.0
     assert scheduler.polls_wanted(100.0, is_active=True) == 3
 
 
 def test_the_cap_of_a_tool_is_learnt_and_tried_again_later() -> None:
     """A poll that was ended early shortens the next ones; many whole waits lengthen them."""
-    scheduler = PollScheduler(wait_seconds=25, may_overlap=True)
+    scheduler = PollScheduler(poll_wait_seconds=25, may_overlap=True)
     scheduler.failed(api_error(504), 3.0, asked=25, lasted=3.0)
-    shorter = scheduler.wait_seconds(9.0)
+    shorter = scheduler.poll_wait_seconds(9.0)
     assert shorter < 3.0
     for _ in range(10):
         scheduler.waited(shorter)
-    assert shorter < scheduler.wait_seconds(9.0) <= 25
-    longer = scheduler.wait_seconds(9.0)
+    assert shorter < scheduler.poll_wait_seconds(9.0) <= 25
+    longer = scheduler.poll_wait_seconds(9.0)
     scheduler.failed(errors.NoAnswerError("x"), 3.0, asked=25, lasted=2.0)
-    assert scheduler.wait_seconds(9.0) == longer
+    assert scheduler.poll_wait_seconds(9.0) == longer
 
 
 def test_queueing_is_believed_when_it_is_seen_twice() -> None:

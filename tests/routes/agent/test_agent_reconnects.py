@@ -8,7 +8,17 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from far_side import BareRunner, Far, Gate, Running, is_alive, kill, route_over, until, wrong_key
+from far_side import (
+    BareRunner,
+    Far,
+    RefusingTools,
+    Running,
+    is_alive,
+    kill,
+    route_over,
+    until,
+    wrong_key,
+)
 
 from ivy_kernel.errors import CredentialsError, NoAnswerError, SandboxLostError
 from ivy_kernel.models import Message
@@ -20,7 +30,7 @@ HEALTH = "ivy_kernel.routes.agent.failures"
 @pytest.fixture
 async def far(place: Path) -> AsyncIterator[Far]:
     """A session whose calls can be made to fail."""
-    gate = Gate(BareRunner(sys.executable, (), place))
+    gate = RefusingTools(BareRunner(sys.executable, (), place))
     async with route_over(gate, place, kernel="shell") as far:
         yield far
 
