@@ -1,4 +1,4 @@
-"""What the route tells beside messages: one small class each."""
+"""Events that a route reports beside messages: one small class each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class AgentOpened:
     Parameters
     ----------
     is_found
-        It was living already: variables of an earlier session are still there.
+        It was alive already: variables of an earlier session are still there.
     running
         Message ids of requests that its kernel was still working on.
     """
@@ -57,9 +57,9 @@ class KernelDied:
     exit_code
         Negative for a signal.
     log
-        The end of what it wrote.
+        The last lines that it wrote.
     is_reported
-        A cell that was running has reported it; otherwise the next cell will.
+        Whether a running cell has reported it; otherwise the next cell will.
     """
 
     sentence: str

@@ -1,4 +1,9 @@
-"""Makes calls that carry everything the agent has not acknowledged: submissions, and interrupts."""
+"""Calls to the agent, and the submissions and interrupts that they carry until acknowledged.
+
+Exactly once, in order: a call may be lost without a trace, so each submission has a sequence number
+and travels in every call until the agent acknowledges it; the agent applies each number once, and
+only after all smaller ones.
+"""
 
 from __future__ import annotations
 
@@ -30,15 +35,18 @@ ToolCall = Callable[[str, str, float], Awaitable[object]]
 PYTHON_TOOL = "sandbox_python"
 NOTEBOOK_TOOL = "sandbox_notebook"
 FRAGMENT_CHARS = 60_000
-"""Some runners hand the code over as one argument, which Linux limits to 128 KiB."""
+"""A longer request is sent in fragments: some runners pass the code as one argument, which Linux
+limits to 128 KiB."""
 
+# Beyond the long poll itself. The snippet's limit is the shorter one, so that it can still report a
+# silent agent before the tool ends it.
 SNIPPET_MARGIN_SECONDS = 10.0
 TOOL_MARGIN_SECONDS = 15.0
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchMethod:
-    """One way: the tool that starts the agent and the tool that speaks to it."""
+    """A way to run an agent: the tool that starts it, and the tool that makes the later calls."""
 
     start_tool: str
     call_tool: str
@@ -66,13 +74,13 @@ class RunningAgent:
     directory
         Its private directory.
     nonce
-        Its own random name.
+        The random name that it gave itself; another one means that the variables are gone.
     client_number
         Ours among its clients: the agent refuses those with a lower one.
     is_found
-        Whether it was living before.
+        Whether it was alive before this session.
     header
-        What it said about itself when we attached.
+        The header of the response to our attaching.
     """
 
     launch_method: LaunchMethod
@@ -85,7 +93,7 @@ class RunningAgent:
 
 @dataclass
 class Counters:
-    """What the link has done, for ``describe``."""
+    """Numbers of calls and failures, for ``describe``."""
 
     calls: int = 0
     failed_calls: int = 0
@@ -95,13 +103,13 @@ class Counters:
 
 
 def pack(request: Json) -> bytes:
-    """A request as the text that travels in a program."""
+    """Encode a request as the text that travels in a program."""
     text = json.dumps({"v": PROTOCOL_VERSION, **request}, separators=(",", ":"), default=str)
     return base64.b64encode(zlib.compress(text.encode("utf-8", "surrogatepass"), 1))
 
 
 class ToolCaller:
-    """Speaks to the agent in one directory by one tool.
+    """Sends single requests to the agent in one directory, by one tool.
 
     Parameters
     ----------
@@ -122,10 +130,11 @@ class ToolCaller:
         self.counters = counters
 
     async def ask(self, request: Json, *, poll_wait_seconds: float = 0.0) -> AgentResponse:
-        """Send a request and decode the answer; ``poll_wait_seconds`` is how long it may be parked."""
+        """Send a request that the agent may hold for ``poll_wait_seconds``; decode the response."""
         packed = pack(request)
         if len(packed) <= FRAGMENT_CHARS:
             return await self._send(packed, poll_wait_seconds)
+        # The agent puts the fragments together and answers the last one as the whole request.
         upload = secrets.token_hex(8)
         starts = range(0, len(packed), FRAGMENT_CHARS)
         head = f"F:{upload}:%d:{len(starts)}:"
@@ -152,23 +161,23 @@ class ToolCaller:
 
 @dataclass
 class Submission:
-    """One thing for the agent to do, exactly once.
+    """An instruction that the agent carries out exactly once.
 
     Parameters
     ----------
-    number
-        Its place in the order of submissions.
+    sequence_number
+        Its place in the order of submissions, from 1.
     body
-        What travels.
+        The instruction: a Jupyter message, or ``{"do": …}``.
     is_sent
         Whether any call has carried it yet.
     may_have_arrived
-        Whether a call that carried it, and has ended, may have been applied.
+        Whether it was in a call that has ended and that the agent may have read.
     calls_in_flight
         How many calls carry it at this moment.
     """
 
-    number: int
+    sequence_number: int
     body: Json
     is_sent: bool = False
     may_have_arrived: bool = False
@@ -176,35 +185,39 @@ class Submission:
 
     @property
     def has_not_run(self) -> bool:
-        """Whether it provably never reached the agent."""
+        """Whether it provably never reached the agent.
+
+        A call that is still in flight proves nothing yet; a refusal that is documented to come
+        before anything is run (`provably_not_run`) does.
+        """
         return not self.may_have_arrived and not self.calls_in_flight
 
 
 class Outbox:
-    """What every call carries: all that is unacknowledged, in order."""
+    """The unacknowledged submissions, in order; every call carries all of them."""
 
     def __init__(self) -> None:
         self.last_sequence_number = 0
-        self._waiting: dict[int, Submission] = {}
+        self._unacknowledged: dict[int, Submission] = {}
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._unacknowledged)
 
     @property
     def has_unsent(self) -> bool:
-        """Whether there is something that no call has submissions."""
-        return any(not submission.is_sent for submission in self._waiting.values())
+        """Whether a submission has been in no call yet."""
+        return any(not submission.is_sent for submission in self._unacknowledged.values())
 
     def add(self, body: Json) -> Submission:
         """Number a submission and keep it until it is acknowledged."""
         self.last_sequence_number += 1
         submission = Submission(self.last_sequence_number, body)
-        self._waiting[self.last_sequence_number] = submission
+        self._unacknowledged[self.last_sequence_number] = submission
         return submission
 
     def take(self) -> list[Submission]:
-        """Everything unacknowledged, for the next call."""
-        submissions = list(self._waiting.values())
+        """Return everything unacknowledged, for the next call; `release` follows when it ends."""
+        submissions = list(self._unacknowledged.values())
         for submission in submissions:
             submission.is_sent = True
             submission.calls_in_flight += 1
@@ -212,29 +225,27 @@ class Outbox:
 
     @staticmethod
     def release(submissions: list[Submission], *, provably_not_applied: bool) -> None:
-        """The call that carried these has ended."""
+        """Note that a call with these has ended, and whether the agent can have read it."""
         for submission in submissions:
             submission.calls_in_flight -= 1
             submission.may_have_arrived = submission.may_have_arrived or not provably_not_applied
 
     def withdraw(self, submission: Submission) -> bool:
-        """Take a submission back; false when it may have been applied already.
-
-        Its number still travels, as nothing to do, because the agent waits for every number.
-        """
+        """Take a submission back; return False when it may have been applied already."""
         if not submission.has_not_run:
             return False
+        # Its number is sent all the same: the agent applies 8 only after it has seen 7.
         submission.body = {"do": "nothing"}
         return True
 
     def acknowledge(self, number: int) -> None:
-        """The agent has applied everything up to this number."""
-        for waiting in [n for n in self._waiting if n <= number]:
-            self._waiting.pop(waiting).may_have_arrived = True
+        """Drop the submissions up to this number, which the agent has applied."""
+        for applied in [n for n in self._unacknowledged if n <= number]:
+            self._unacknowledged.pop(applied).may_have_arrived = True
 
 
 class AgentCalls:
-    """Calls of one client to one agent; each carries everything that is unacknowledged.
+    """Makes the calls of one client to one agent; each carries everything unacknowledged.
 
     Parameters
     ----------
@@ -259,30 +270,33 @@ class AgentCalls:
 
     @property
     def has_outgoing(self) -> bool:
-        """Whether anything waits to reach the agent."""
+        """Whether a submission or an interrupt is not known to have reached the agent."""
         return len(self.outbox) > 0 or bool(self._interrupts)
 
     def close(self) -> None:
-        """Ask no more."""
+        """Stop repeating calls that fail."""
         self._is_closed = True
 
     async def send(
         self, request: Json, submissions: list[Submission], poll_wait_seconds: float = 0.0
     ) -> AgentResponse:
-        """One call, with submissions taken from the outbox in it."""
-        # An interrupt that got no response is carried by every later call until one gets through.
+        """Make one call with submissions taken from the outbox; raises what `ToolCaller` does."""
+        # An interrupt whose call failed rides on every later call until one gets through: what the
+        # user wants stopped must stop even if the sandbox is reachable again only in a minute. Its
+        # id lets the agent ignore the repetitions.
         interrupt: Json = request.get("interrupt") or next(iter(self._interrupts.values()), {})
         request = {
             **request,
             **({"interrupt": interrupt} if interrupt else {}),
             "nonce": self.agent.nonce,
             "session": self.agent.client_number,
-            "submit": [[submission.number, submission.body] for submission in submissions],
+            "submit": [[submission.sequence_number, submission.body] for submission in submissions],
         }
         not_applied = False
         try:
             response = await self._caller.ask(request, poll_wait_seconds=poll_wait_seconds)
             error = response.header.get("error")
+            # These three are checked by the agent before it looks at the submissions.
             not_applied = error in ("taken over", "nonce", "version")
             _raise_if_refused(response)
         except Exception as failure:
@@ -298,9 +312,9 @@ class AgentCalls:
     async def interrupt(
         self, target: str, *, deadline_seconds: float, is_moot: Callable[[], bool]
     ) -> str:
-        """Have the agent interrupt a request; its response, empty when none came in time.
+        """Have the agent interrupt a request; return what it did, empty when that is not known.
 
-        It is kept then, and every later call carries it until one gets through.
+        The interrupt is kept then, and every later call carries it until one gets through.
         """
         interrupt = {"id": secrets.token_hex(8), "target": target}
         self._interrupts[target] = interrupt
@@ -316,9 +330,9 @@ class AgentCalls:
         deadline_seconds: float,
         is_moot: Callable[[], bool] = lambda: False,
     ) -> AgentResponse | None:
-        """Ask something beside the polls; ``None`` when no answer could be had in time.
+        """Make a request beside the polls; return ``None`` when no response came in time.
 
-        It is not asked again once ``is_moot`` says that nobody needs it any more.
+        A failed call is repeated unless ``is_moot`` says that the response is no longer needed.
         """
         loop = asyncio.get_running_loop()
         backoff = Backoff()
@@ -335,6 +349,7 @@ class AgentCalls:
                 pause_seconds = backoff.failed(error)
                 times = backoff.same_failures
                 self._listener.on_failed_call()
+                # Twice in a row there was no agent: it has ended, and what was asked of it is moot.
                 is_gone = isinstance(error, NoAgentError) and times > 1
                 if is_gone or is_final(error, times):
                     return None
@@ -345,6 +360,7 @@ class AgentCalls:
 
 
 def _raise_if_refused(response: AgentResponse) -> None:
+    """Raise the error that a response reports."""
     error = response.header.get("error")
     if error == "taken over":
         raise TakenOverError("Another notebook or a restarted kernel has taken over this session.")

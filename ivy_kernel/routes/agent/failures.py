@@ -1,4 +1,9 @@
-"""Which failed calls are made again, and after how long."""
+"""Decides what failed calls mean: which are repeated, when, and when the agent counts as gone.
+
+The platform, its gateways and the sandbox all fail in passing, and a wrong verdict ends a cell that
+is running well. So one failure that may pass decides nothing; the thresholds say how many in a row
+do.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +35,13 @@ GROWTH = 1.6
 LONGEST_PAUSE_SECONDS = 3.0
 LONGEST_ASKED_PAUSE_SECONDS = 120.0
 MAX_CONSECUTIVE_REFUSALS = 3
-"""How often in a row 400, 401, 403 or 404 must come: one replica may be wrong."""
+"""How often in a row the same 4xx must come to be final: one replica may be wrong."""
 
 MAX_CONSECUTIVE_BAD_GATEWAYS = 8
-"""How often in a row 502 must come: documented as final, but gateways say it in passing too."""
+"""How often in a row 502 must come: documented as final, but gateways send it in passing too."""
 
+# Documented to be decided before the platform runs anything. 500, 502 and 504 are not among them: a
+# gateway may send those after the code has run.
 _REFUSED_UNREAD = (
     BadRequestError,
     CredentialsError,
@@ -45,16 +52,21 @@ _REFUSED_UNREAD = (
 )
 
 _NOT_SENT = (NotSentError, SettingError, UsageError)
-"""The settings are read for every call, and a file may be half-written at that moment."""
+"""Raised before a call is made. The settings are read for every call, and their file may be
+half-written at that moment."""
 
 
 def provably_not_run(error: BaseException) -> bool:
-    """Whether the call that failed so has certainly handed nothing to the agent."""
+    """Whether a call that failed with this error has certainly handed nothing to the agent.
+
+    Only then may what it carried be withdrawn and called "not run"; the outcome of everything else
+    is unknown until the agent acknowledges it.
+    """
     return isinstance(error, (*_REFUSED_UNREAD, *_NOT_SENT, NoAgentError))
 
 
 def is_final(error: BaseException, times: int) -> bool:
-    """Whether an error that has come so often in a row will not go away by itself."""
+    """Whether an error that has come ``times`` in a row will not go away by itself."""
     if isinstance(error, SandboxBrokenError):
         return times >= MAX_CONSECUTIVE_BAD_GATEWAYS
     if isinstance(error, ApiError) and 400 <= error.status_code < 500:
@@ -64,19 +76,19 @@ def is_final(error: BaseException, times: int) -> bool:
 
 @dataclass
 class Backoff:
-    """Pauses between failed calls: growing, jittered, and never shorter than asked for."""
+    """Computes the pauses between failed calls: growing, jittered, not shorter than asked for."""
 
     failures: int = 0
     same_failures: int = 0
     _last_type: type[BaseException] | None = None
 
     def succeeded(self) -> None:
-        """A call has got through."""
+        """Begin anew: a call has got through."""
         self.failures = self.same_failures = 0
         self._last_type = None
 
     def failed(self, error: BaseException) -> float:
-        """Seconds to pause before the next call."""
+        """Count a failure; return the seconds to pause before the next call."""
         self.failures += 1
         self.same_failures = self.same_failures + 1 if type(error) is self._last_type else 1
         self._last_type = type(error)
@@ -91,20 +103,26 @@ class Backoff:
 
 
 UNREACHABLE_AFTER_SECONDS = 5.0
+"""How long calls must fail before the user is told."""
+
 MAX_CONSECUTIVE_ABSENCES = 3
+"""How often in a row a call must find no agent before it is taken to have ended."""
+
+# Both must be reached. A start gives up sooner (MAX_UNREADABLE_STARTS): it has no cell to lose.
 MAX_UNREADABLE_POLLS = 6
 UNREADABLE_SECONDS = 30.0
+
 REFUSED_SECONDS = 20.0
-"""How long refusals must last while something runs: a key may be changed just then, or a replica
-may be wrong, and the cell works on all the same."""
+"""How long refusals must last while a request may be running: a key may be changed just then, or a
+replica may be wrong, and the cell works on all the same."""
 
 
 class UnknownAgentError(Exception):
-    """Another agent answered than the one we know; nothing was handed over."""
+    """Another agent answered than the one that we know; nothing was handed over."""
 
 
 class TakenOverError(SandboxError):
-    """A newer client speaks to the agent now."""
+    """A newer client has taken over the agent."""
 
 
 class ConnectionListener(Protocol):
@@ -124,7 +142,7 @@ class ConnectionListener(Protocol):
 
 
 class Health:
-    """Decides whether the agent can be reached, by how the polls end.
+    """Decides from the ends of polls whether the agent can be reached, or is gone.
 
     Parameters
     ----------
@@ -143,7 +161,7 @@ class Health:
         self._is_unreachable = False
 
     def succeeded(self) -> None:
-        """A call has been answered."""
+        """Note that a poll has been answered."""
         self._backoff.succeeded()
         self.retry_at = 0.0
         self._failing_since = None
@@ -180,6 +198,7 @@ class Health:
             return error
         if is_final(error, times) and (failed_seconds > REFUSED_SECONDS or not may_be_running):
             return error
+        # Certain at once: an agent has answered, and it is another one.
         if isinstance(error, UnknownAgentError):
             return SandboxLostError("The variables are gone, because the sandbox was started anew.")
         if isinstance(error, NoAgentError) and times >= MAX_CONSECUTIVE_ABSENCES:

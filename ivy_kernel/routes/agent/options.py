@@ -1,4 +1,4 @@
-"""How the agent route behaves: every limit and choice of it, in one frozen object."""
+"""The options of the agent route, in one frozen object that is handed through whole."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class AgentOptions:
     idle_lifetime_seconds
         After so long without contact the agent ends itself, and the variables with it.
     log_limit_bytes
-        How much output is kept in the sandbox for a reader that does not come.
+        How much output is kept in the sandbox while no poll fetches it.
     open_limit_seconds
         How long calls may fail while the agent is looked for.
     give_up_seconds

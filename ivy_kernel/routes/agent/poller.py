@@ -1,4 +1,11 @@
-"""Keeps polls in flight, so that what is submitted arrives once and what is said arrives soon."""
+"""Keeps long polls to the agent in flight.
+
+The agent keeps all that the kernel sends in one log, and holds ("parks") each poll until there is
+more of the log than the poll has asked from, or its wait is over. Every poll also carries the
+submissions that are not acknowledged, so that a short cell costs one call. Responses may come late,
+twice, out of order, or never; `Inbox` puts the slices in order, and a gap that lasts is asked for
+again (``rewind``).
+"""
 
 from __future__ import annotations
 
@@ -26,9 +33,16 @@ _log = logging.getLogger(__name__)
 
 MAX_POLLS_IN_FLIGHT = 6
 TICK_SECONDS = 0.1
+"""How often it is looked whether another poll is due, while anything is in flight."""
+
 GAP_SECONDS = 0.3
+"""How long a missing slice may still be on its way in a slower response."""
+
 OVERDUE_SECONDS = 2.0
+"""How long after its wait a poll's response counts as lost, and another poll is sent beside it."""
+
 PROBE_DELAY_SECONDS = 0.15
+"""The head start of a poll before its probe, so that it can be parked by then."""
 
 
 @dataclass(eq=False)
@@ -40,12 +54,12 @@ class Poll:
     has_waited: bool = False
 
     def is_overdue(self, now: float) -> bool:
-        """Whether it should have been answered by now; another is sent beside it."""
+        """Whether it should have been answered by now."""
         return now > self.sent_at + self.poll_wait_seconds + OVERDUE_SECONDS
 
 
 class Poller:
-    """Keeps long polls to one agent in flight, until one of the two is gone.
+    """Keeps long polls to one agent in flight, until it is closed or the connection is lost.
 
     Parameters
     ----------
@@ -60,7 +74,7 @@ class Poller:
     listener
         Told of failed polls, and of the end.
     held_limit_bytes
-        How much may be held of what the agent said and cannot be read yet.
+        How much of the log may be held that cannot be read yet.
     """
 
     def __init__(
@@ -87,7 +101,7 @@ class Poller:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
-        self._must_rewind = True
+        self._must_rewind = True  # the agent's cursor is where an earlier client left it
         self._gap: tuple[int, float] | None = None
         self._is_probing = False
         self._polls_of_activity = 0
@@ -96,7 +110,7 @@ class Poller:
     # -- what the route asks
 
     def submit(self, body: Json) -> Submission:
-        """Hand something over for the agent to do exactly once, after all that came before."""
+        """Hand over an instruction, which the agent carries out once, after all earlier ones."""
         submission = self._outbox.add(body)
         self.scheduler.submitted(self._loop.time())
         self._polls_of_activity = 0
@@ -104,7 +118,7 @@ class Poller:
         return submission
 
     def poll_for_background(self) -> None:
-        """Poll although nothing was submitted: after attaching to an agent that was living."""
+        """Poll although nothing was submitted: after attaching to an agent that was alive."""
         self.scheduler.expect_background(self._loop.time())
         self._schedule_polls()
 
@@ -122,6 +136,7 @@ class Poller:
         """Stop polling; the agent lives on."""
         self._is_closed = True
         self.calls.close()
+        # A poll that has found out that the connection is lost must live to report it.
         current = asyncio.current_task()
         if self._timer is not None:
             self._timer.cancel()
@@ -132,7 +147,7 @@ class Poller:
     # -- polls
 
     def _schedule_polls(self) -> None:
-        """Send the polls that are wanted now, and look again when that may change."""
+        """Send the polls that are due, and set the timer for the next ones."""
         if self._is_closed:
             return
         now = self._loop.time()
@@ -142,14 +157,14 @@ class Poller:
 
     @property
     def _has_work(self) -> bool:
-        """Whether anything of ours is under way, or on its way to the agent."""
+        """Whether a request of ours is in flight, or anything is on its way to the agent."""
         return self._table.is_active or self.calls.has_outgoing
 
     def _wants_poll(self, now: float) -> bool:
         if now < self._health.retry_at or len(self._polls) >= MAX_POLLS_IN_FLIGHT:
             return False
         if self._outbox.has_unsent:
-            return True
+            return True  # even beside a parked poll, which carries nothing any more
         current = [poll for poll in self._polls if not poll.is_overdue(now)]
         if self._has_lasting_gap(now):
             self._must_rewind = True
@@ -186,11 +201,14 @@ class Poller:
             "keep": max(1, self.scheduler.polls_wanted(now, is_active=is_active)),
             "idle": not is_active,
         }
+        # Once is enough: of polls that are sent together only the first may move the agent's cursor
+        # back, or all of them would bring the same slice.
         self._must_rewind = False
         poll = Poll(now, poll_wait_seconds)
         self._polls.add(poll)
         self._start(self._poll(poll, {"poll": poll_options}, self._outbox.take()))
         self._polls_of_activity += 1
+        # A cell's first poll is not probed: most cells end with it, and a probe is a call more.
         may_probe = self.scheduler.wants_probe(now) and not self._is_probing
         if may_probe and (self._polls_of_activity > 1 or not is_active):
             self._is_probing = True
@@ -206,7 +224,7 @@ class Poller:
             response = await self.calls.send(request, submissions, poll.poll_wait_seconds)
             self._polls.discard(poll)
             self._succeeded(poll, response)
-        except Exception as error:
+        except Exception as error:  # of any kind: a poll that ended unnoticed would end polling
             self._polls.discard(poll)
             self._failed(poll, error)
         self._schedule_polls()
@@ -218,11 +236,12 @@ class Poller:
         self._health.succeeded()
         header = response.header
         parked_seconds = header.get("parked_seconds", 0.0)
+        # What is left is the time that the response itself took: the line's speed.
         self.size_limit.accepted(response.size_chars, now - poll.sent_at - parked_seconds)
         if parked_seconds >= poll.poll_wait_seconds:
             poll.has_waited = True
             self.scheduler.waited(poll.poll_wait_seconds)
-        was_active = self._table.is_active
+        was_active = self._table.is_active  # before the records, which may end requests
         offset = header.get("offset", 0)
         for record in self.inbox.add(offset, response.body):
             self._hand_on(record)
@@ -243,18 +262,22 @@ class Poller:
     def _hand_on(self, record: Json) -> None:
         try:
             self._table.on_record(record)
-        except Exception:
+        except Exception:  # one message that cannot be shown must not cost the following ones
             _log.exception("A message from the sandbox could not be handed on.")
 
     def _look_for_gap(self, offset: int, now: float) -> None:
-        """Notice what was handed to a call whose response is late or lost: what lies before this."""
+        """Notice a slice that is missing: the response that brings it is late, or lost."""
         if offset <= self.inbox.offset and not self.inbox.has_gap:
             self._gap = None
         elif self._gap is None or self._gap[0] != self.inbox.offset:
             self._gap = (self.inbox.offset, now)
 
     def _look_for_drain(self, header: Json) -> None:
-        """Notice that the agent has nothing under way any more and all it said has arrived."""
+        """Notice that the agent has nothing pending and that all of its log has been read.
+
+        Only then may a request without an end be given up: its reply can be in no later slice, and
+        no submission of ours can still be on its way.
+        """
         has_everything = (
             header.get("pending") == 0
             and header.get("acknowledged") == self._outbox.last_sequence_number
@@ -267,6 +290,7 @@ class Poller:
         if self._is_closed:
             return
         now = self._loop.time()
+        # The agent may have written a slice into the response that is lost: ask for it again.
         self._must_rewind = True
         self.calls.counters.failed_calls += 1
         if isinstance(error, TruncatedError):
@@ -277,6 +301,7 @@ class Poller:
                 self.size_limit.truncated(error.size_chars)
         elif self._backlog_bytes > FIRST_LIMIT_CHARS and not provably_not_run(error):
             self.size_limit.failed()
+        # First, because what is withdrawn here is no reason to be patient below.
         self._listener.on_failed_call()
         self.scheduler.failed(error, now, asked=poll.poll_wait_seconds, lasted=now - poll.sent_at)
         verdict = self._health.failed(error, now, may_be_running=self._table.may_be_running)
@@ -287,7 +312,10 @@ class Poller:
     # -- whether calls may overlap
 
     async def _probe(self, poll: Poll) -> None:
-        """Ask something while a poll is parked: its answer tells whether the poll was there."""
+        """Find out whether calls may overlap: ask while a poll should be parked how many are.
+
+        Where the platform queues calls, this one comes through after the poll has ended.
+        """
         try:
             await asyncio.sleep(PROBE_DELAY_SECONDS)
             if poll not in self._polls:
