@@ -319,9 +319,7 @@ class PollScheduler:
     def _polls_while_idle(self, now: float) -> bool:
         if self.may_overlap is False:
             return False  # the next cell, or an interrupt, would queue behind the poll
-        is_expected = (
-            self._may_send_background or now - self._last_background < BACKGROUND_FOR_SECONDS
-        )
+        was_recent = now - self._last_background < BACKGROUND_FOR_SECONDS
         recent = max(self._last_activity, self._last_background)
         is_expected = self._may_send_background or was_recent
         return is_expected and now - recent < self._idle_poll_seconds
