@@ -26,8 +26,8 @@ from ivy_kernel.routes.agent.start import AgentStarter
 from ivy_kernel.routes.events import AgentLost, AgentOpened, ReachableAgain, Unreachable
 
 HELD_LIMIT_FACTOR = 4
-"""How many times the agent's own log limit may be held here: beyond that limit it drops output, but
-it keeps every reply."""
+"""The inbox may hold this many times the agent's own log limit: beyond that limit the agent drops
+output, but it keeps every reply."""
 
 
 class AgentConnection:

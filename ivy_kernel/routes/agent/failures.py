@@ -35,10 +35,10 @@ GROWTH = 1.6
 LONGEST_PAUSE_SECONDS = 3.0
 LONGEST_ASKED_PAUSE_SECONDS = 120.0
 MAX_CONSECUTIVE_REFUSALS = 3
-"""How often in a row the same 4xx must come to be final: one replica may be wrong."""
+"""The same 4xx so often in a row is final; fewer may come from one replica that is wrong."""
 
 MAX_CONSECUTIVE_BAD_GATEWAYS = 8
-"""How often in a row 502 must come: documented as final, but gateways send it in passing too."""
+"""502 so often in a row is final: it is documented as such, but gateways send it in passing too."""
 
 # Documented to be decided before the platform runs anything. 500, 502 and 504 are not among them: a
 # gateway may send those after the code has run.
@@ -103,18 +103,18 @@ class Backoff:
 
 
 UNREACHABLE_AFTER_SECONDS = 5.0
-"""How long calls must fail before the user is told."""
+"""Calls that have failed for longer are reported to the user."""
 
 MAX_CONSECUTIVE_ABSENCES = 3
-"""How often in a row a call must find no agent before it is taken to have ended."""
+"""An agent that is not found by so many calls in a row has ended."""
 
 # Both must be reached. A start gives up sooner (MAX_UNREADABLE_STARTS): it has no cell to lose.
 MAX_UNREADABLE_POLLS = 6
 UNREADABLE_SECONDS = 30.0
 
 REFUSED_SECONDS = 20.0
-"""How long refusals must last while a request may be running: a key may be changed just then, or a
-replica may be wrong, and the cell works on all the same."""
+"""Refusals are final only after this time while a request may be running: a key may be changed
+just then, or a replica may be wrong, and the cell works on all the same."""
 
 
 class UnknownAgentError(Exception):

@@ -33,13 +33,13 @@ _log = logging.getLogger(__name__)
 
 MAX_POLLS_IN_FLIGHT = 6
 TICK_SECONDS = 0.1
-"""How often it is looked whether another poll is due, while anything is in flight."""
+"""The interval of the check for polls that are due, while anything is in flight."""
 
 GAP_SECONDS = 0.3
-"""How long a missing slice may still be on its way in a slower response."""
+"""A slice that is missing for longer is asked for again; a slow response may bring it sooner."""
 
 OVERDUE_SECONDS = 2.0
-"""How long after its wait a poll's response counts as lost, and another poll is sent beside it."""
+"""A response so late after its poll's wait may be lost: another poll is sent beside it."""
 
 PROBE_DELAY_SECONDS = 0.15
 """The head start of a poll before its probe, so that it can be parked by then."""

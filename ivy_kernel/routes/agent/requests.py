@@ -220,7 +220,7 @@ LOCALLY_SENT_TYPES = ("status", "execute_input")
 """Messages that the local kernel sends to the front end itself, so that these are dropped."""
 
 FINISHED_KEPT = 256
-"""How many ids of ended requests are kept, to know their late messages by."""
+"""The number of ids of ended requests that are kept, to recognise their late messages."""
 
 
 def describe_death(exit_code: int) -> str:

@@ -290,12 +290,12 @@ class AgentRoute:
 
     @property
     def running_comms(self) -> bool:
-        """Whether the kernel is at work on a widget's message."""
+        """Whether the kernel is working on a widget's message."""
         return bool(self._comm_ids)
 
     @property
     def earlier_runs(self) -> bool:
-        """Whether the kernel is still at work for an earlier client with the same key."""
+        """Whether the kernel is still working for an earlier client with the same key."""
         return bool(self._earlier_ids)
 
     async def follow(self) -> None:

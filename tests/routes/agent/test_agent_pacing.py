@@ -1,4 +1,4 @@
-"""When the link polls, and what it takes from failures. With a clock of ours."""
+"""The poll scheduler and the verdicts on failed calls, with a clock of the tests' own."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_where_calls_are_queued_nothing_is_listened_to() -> None:
     assert scheduler.polls_wanted(5.0, is_active=False) == 0
 
 
-def test_a_rate_limit_makes_the_link_modest() -> None:
+def test_a_rate_limit_leaves_one_poll_in_flight() -> None:
     """After a 429 there is one poll, and output is collected for a second.
 
     Nothing else would tell of a cell whose poll is lost, so that it does not wait for long.
