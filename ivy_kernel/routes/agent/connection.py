@@ -107,7 +107,7 @@ class AgentConnection:
         self._table.remove(pending)
         return True
 
-    # -- a loss, told once
+    # -- a loss, reported once
 
     def raise_loss(self) -> None:
         """Raise the loss of the variables, once, instead of running a cell without them."""
@@ -174,8 +174,7 @@ class AgentConnection:
         is_notebook = agent.launch_method.call_tool == NOTEBOOK_TOOL
         # Kept across reconnections: what was learned of the sandbox's tools stays true.
         self._scheduler = self._scheduler or PollScheduler(
-            poll_wait_seconds=self._options.poll_wait_seconds,
-            idle_poll_seconds=self._options.idle_poll_seconds,
+            self._options,
             may_overlap=False if is_notebook else None,
         )
         # No restart that an earlier connection asked for is awaited here.

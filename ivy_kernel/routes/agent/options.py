@@ -25,7 +25,8 @@ class AgentOptions:
     poll_wait_seconds
         The longest time that a long poll waits for output; below what proxies and tools allow.
     idle_poll_seconds
-        How long after the last activity widgets and threads are listened to between cells.
+        How long after the last activity polls go on between cells, for widgets and threads; 0 never
+        polls between cells.
     idle_lifetime_seconds
         After so long without contact the agent ends itself, and the variables with it.
     log_limit_bytes

@@ -7,6 +7,7 @@ is learned from how earlier polls went.
 from __future__ import annotations
 
 from ivy_kernel.errors import NoAnswerError, RateLimitedError
+from ivy_kernel.routes.agent.options import AgentOptions
 
 # -- how long output is collected
 
@@ -163,27 +164,23 @@ class PollScheduler:
 
     Parameters
     ----------
-    poll_wait_seconds
-        The longest wait of a poll; below what proxies and tools allow.
-    idle_poll_seconds
-        How long after the last activity polls go on for widgets and threads; 0 never polls between
-        cells.
+    options
+        Give ``poll_wait_seconds`` and ``idle_poll_seconds``.
     may_overlap
         Whether calls may run at the same time; ``None`` until it is found out.
     """
 
     def __init__(
         self,
+        options: AgentOptions,
         *,
-        poll_wait_seconds: float = 25.0,
-        idle_poll_seconds: float = 300.0,
         may_overlap: bool | None = None,
     ) -> None:
         self.may_overlap = may_overlap
-        self.wait_limit_seconds = poll_wait_seconds
+        self.wait_limit_seconds = options.poll_wait_seconds
         self._batching_delay = BatchingDelay()
-        self._longest_wait_seconds = poll_wait_seconds
-        self._idle_poll_seconds = idle_poll_seconds
+        self._longest_wait_seconds = options.poll_wait_seconds
+        self._idle_poll_seconds = options.idle_poll_seconds
         self._active_since = 0.0
         self._last_activity = 0.0
         self._last_background = float("-inf")

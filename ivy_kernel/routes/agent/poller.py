@@ -20,7 +20,6 @@ from ivy_kernel.models import Json
 from ivy_kernel.routes.agent.calls import AgentCalls, Submission
 from ivy_kernel.routes.agent.failures import ConnectionListener, Health, provably_not_run
 from ivy_kernel.routes.agent.frames import (
-    HELD_LIMIT_BYTES,
     AgentResponse,
     CorruptedError,
     Inbox,
@@ -70,7 +69,7 @@ class Poller:
     health
         Judges the calls that fail.
     table
-        The requests in flight; takes what the agent says.
+        The requests in flight; takes the records of the agent's log.
     listener
         Told of failed polls, and of the end.
     held_limit_bytes
@@ -85,7 +84,7 @@ class Poller:
         table: RequestTable,
         listener: ConnectionListener,
         *,
-        held_limit_bytes: int = HELD_LIMIT_BYTES,
+        held_limit_bytes: int,
     ) -> None:
         base: int = calls.agent.header.get("base", 0)
         self.inbox = Inbox(base, held_limit_bytes=held_limit_bytes)

@@ -431,7 +431,7 @@ class RequestTable:
         pending = self._pending.get(message_id)
         if pending is None:
             return
-        # A cell reports the loss, so that it counts as told; any other request only fails with it.
+        # Only a cell reports the loss to the user; another request fails with it and leaves it.
         cause = self.pop_pending_loss() if pending.is_cell else self._pending_loss
         cause = cause or SandboxLostError(
             "The variables are gone, because the kernel was replaced."

@@ -162,7 +162,7 @@ class AgentRoute:
             await self._connection.shut_down(SHUTDOWN_SECONDS)
 
     async def end_with_sandbox(self) -> None:
-        """Let go of an agent that has gone with its sandbox, and end the cell under way."""
+        """Drop an agent that is gone with its sandbox, and end the running cell."""
         self._is_terminated = True
         self._connection.close()
 
