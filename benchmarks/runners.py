@@ -1,9 +1,9 @@
-"""How the kernel gets along with runners of other habits: the rung of the ladder, and the price.
+"""How the kernel gets along with runners of other habits: the launch method, and the price.
 
     python benchmarks/runners.py
 
 Each runner is a setting of the local sandbox. The sandbox is active before the first cell, so that
-its time is what the kernel itself needs: imports, the agent's start, perhaps on a later rung.
+its time is what the kernel itself needs: imports, the agent's start, perhaps by a later method.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def measure(habit: Habit) -> str:
     reason = unavailable(habit.settings.get("runner", "normal"))
     if reason:
         return f"| {habit.words} | not possible on this machine: {reason} | | | |"
-    firsts, seconds, rungs = [], [], set()
+    firsts, seconds, routes = [], [], set()
     for _ in range(STARTS):
         with tempfile.TemporaryDirectory() as work, sandbox(f"{work}/s", habit.settings) as server:
             env = kernel_environment(server, server.url, work)
@@ -98,11 +98,11 @@ def measure(habit: Habit) -> str:
                 if counted != ["10", "10"]:
                     raise RuntimeError(f"{habit.words}: 10 cells have run {counted} times")
                 lines = kernel.run("%ivy status")[1].splitlines()
-                rungs |= {line.removeprefix("route: ") for line in lines if "route: " in line}
+                routes |= {line.removeprefix("route: ") for line in lines if "route: " in line}
             finally:
                 kernel.stop()
     first, later = statistics.median(firsts), statistics.median(seconds) * 1000
-    return f"| {habit.words} | {'; '.join(sorted(rungs))} | {first:.1f} | {later:.0f} | 10 of 10 |"
+    return f"| {habit.words} | {'; '.join(sorted(routes))} | {first:.1f} | {later:.0f} | 10 of 10 |"
 
 
 def table() -> str:
@@ -113,7 +113,7 @@ def table() -> str:
         f"Medians of {STARTS} starts with a sandbox that is active. The first cell starts the",
         "agent and a kernel in the sandbox. Ten cells count themselves, in a variable and a file.",
         "",
-        "| what the runner does | route, and rung | first cell, s | later, ms | ran once |",
+        "| what the runner does | route, launch method | first cell, s | later, ms | ran once |",
         "|---|---|---|---|---|",
     ]
     for habit in HABITS:

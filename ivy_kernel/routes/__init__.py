@@ -1,16 +1,14 @@
-"""The routes: ways to run a cell in the sandbox through the platform's tools.
+"""The routes: ways to run a cell through the platform's tools.
 
-============ ======================================================================
-module       content
-============ ======================================================================
-`base`       the `Route` protocol, and what a route with a living kernel adds
-`agent`      our program in the sandbox: streams, keeps a kernel, answers questions
-`notebook`   one call of ``sandbox_notebook`` a cell; variables persist
-`script`     one call of ``sandbox_python`` a cell; nothing persists
-`one_call`   the base of the last two, and ``--tool`` and ``--lang`` cells
-`tools`      the table of tools, and how code is run through them
-`decode`     results of any shape → notebook outputs
-`outcomes`   the outcome of a cell and the error message that says the same
-`events`     news of a route beside messages
-============ ======================================================================
+::
+
+    base.py      Route and LiveKernel: what a session asks of a route, and its listener
+    events.py    what a route reports beside messages
+    outcomes.py  how a cell ends: the outcome, and the error message that says the same
+    tools.py     the table of tools, and calls of them
+    agent/       cells run in a kernel that our agent keeps in the sandbox
+    notebook.py  each cell is one call of the notebook tool
+    script.py    each cell is one call of a script tool, without variables of earlier cells
+    one_call.py  what those two share
+    decode/      reads a tool's result, whatever its shape
 """

@@ -1,4 +1,4 @@
-"""What every route offers to the session."""
+"""The interfaces of a route: what the session asks of it, and what it reports to."""
 
 from __future__ import annotations
 
@@ -10,19 +10,23 @@ from ivy_kernel.routes.events import Event
 RouteName = Literal["agent", "notebook", "script"]
 
 
-class RouteListener(Protocol):
-    """What a route reports to while cells run, and between them."""
+class BackgroundListener(Protocol):
+    """Takes what a sandbox's kernel sends beside the messages of running cells."""
 
     def on_background(self, message: Message) -> None:
         """Called with each message that belongs to no running cell: of widgets, and of threads."""
         ...
 
     def on_event(self, event: Event) -> None:
-        """Called with what the route has to tell beside messages."""
+        """Called with each event; see `ivy_kernel.routes.events`."""
         ...
 
+
+class RouteListener(BackgroundListener, Protocol):
+    """Takes what a route reports while cells run and between them; the session is one."""
+
     async def sandbox_end(self) -> str:
-        """Called for a cell whose end the route does not know, or that it cannot hear.
+        """Called for a cell whose end the route does not know, or whose messages it cannot fetch.
 
         Returns
         -------
@@ -33,24 +37,24 @@ class RouteListener(Protocol):
 
 
 class LiveKernel(Protocol):
-    """What a route offers beside cells where it keeps a kernel that can be spoken to at any time.
+    """A kernel behind a route that takes requests at any time, beside cells.
 
-    Raises `NoAnswerError` where the kernel is not connected, and `SandboxLostError` where it is
-    gone; nothing here starts a sandbox or a kernel.
+    Its methods raise `NoAnswerError` where the kernel is not connected, and `SandboxLostError`
+    where it is gone; none of them starts a sandbox or a kernel.
     """
 
     @property
     def running_comms(self) -> bool:
-        """Whether the kernel is at work on a widget's message."""
+        """Whether the kernel is working on a widget's message."""
         ...
 
     @property
     def earlier_runs(self) -> bool:
-        """Whether the kernel is still at work for an earlier client with the same key."""
+        """Whether the kernel is still working for an earlier client with the same key."""
         ...
 
     async def follow(self) -> None:
-        """Return when that work is done, and all that it said was shown as background.
+        """Return when the earlier client's work is done, and its messages were shown as background.
 
         Called by the kernel after a reconnection.
         """
@@ -67,14 +71,14 @@ class LiveKernel(Protocol):
     async def send_comm(
         self, header: Json, content: Json, metadata: Json, buffers: tuple[bytes, ...]
     ) -> None:
-        """Hand a widget's message over; return when the kernel is done with it.
+        """Send a widget's message; return when the kernel is done with it.
 
         Called by the kernel for ``comm_open``, ``comm_msg`` and ``comm_close``.
         """
         ...
 
     async def interrupt(self) -> None:
-        """Stop what the kernel is at work on; see `Route.interrupt`."""
+        """Interrupt what the kernel is working on; see `Route.interrupt`."""
         ...
 
     async def answer_input(self, value: str, request: Message) -> None:
@@ -87,17 +91,17 @@ class Route(Protocol):
 
     @property
     def name(self) -> RouteName:
-        """Which route it is."""
+        """The route's name, as in the settings."""
         ...
 
     @property
     def notice(self) -> str:
-        """What the user must know about this route, told once; empty when nothing."""
+        """A notice about this route that the user sees once; empty for none."""
         ...
 
     @property
     def notices_losses(self) -> bool:
-        """Whether `execute` finds out by itself that variables are gone, before anything runs.
+        """Whether `execute` notices by itself that variables are gone, before anything runs.
 
         If not, the session calls `check` after a while without contact.
         """
@@ -109,7 +113,7 @@ class Route(Protocol):
         ...
 
     async def open(self) -> None:
-        """Make ready. Runs nothing of the user's.
+        """Get ready for cells. Runs nothing of the user's.
 
         Called by the session before the first cell, and again after `close` or a loss.
 
@@ -121,7 +125,7 @@ class Route(Protocol):
         ...
 
     async def check(self) -> None:
-        """See whether the variables of earlier cells are still there. Runs nothing of the user's.
+        """Check that the variables of earlier cells are still there. Runs nothing of the user's.
 
         Called by the session before a cell, when the sandbox has not been heard of for a while.
 
@@ -169,7 +173,7 @@ class Route(Protocol):
         ...
 
     async def close(self, *, keep: bool) -> None:
-        """Let go of the far side. Called by the session at shutdown; must be quick.
+        """Close the route. Called by the session at shutdown; must be quick.
 
         Parameters
         ----------
@@ -179,12 +183,12 @@ class Route(Protocol):
         ...
 
     async def end_with_sandbox(self) -> None:
-        """Let go of a far side that has gone with its sandbox, and end the cell under way.
+        """Close the route without calls, because its sandbox is gone; end the running cell.
 
         Called by the session when the user has terminated the sandbox.
         """
         ...
 
     def describe(self) -> Json:
-        """What was found out about the sandbox, for ``doctor`` and ``%ivy status``."""
+        """Return what was found out about the sandbox, for ``doctor`` and ``%ivy status``."""
         ...

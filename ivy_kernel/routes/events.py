@@ -1,4 +1,4 @@
-"""What the route tells beside messages: one small class each."""
+"""Events that a route reports beside messages: one small class each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class AgentOpened:
     Parameters
     ----------
     is_found
-        It was living already: variables of an earlier session are still there.
+        It was alive already: variables of an earlier session are still there.
     running
         Message ids of requests that its kernel was still working on.
     """
@@ -52,20 +52,20 @@ class KernelDied:
 
     Parameters
     ----------
-    words
+    sentence
         One sentence for the user.
     exit_code
         Negative for a signal.
     log
-        The end of what it wrote.
-    is_told
-        A cell that was running has reported it; otherwise the next cell will.
+        The last lines that it wrote.
+    is_reported
+        Whether a running cell has reported it; otherwise the next cell will.
     """
 
-    words: str
+    sentence: str
     exit_code: int
     log: str
-    is_told: bool
+    is_reported: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +74,11 @@ class AgentLost:
 
     Parameters
     ----------
-    words
+    sentence
         One sentence for the user.
     """
 
-    words: str
+    sentence: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""How a cell ended: the outcome and the error message that say the same. One place builds both."""
+"""Builds a cell's outcome and the error message that says the same: the one place for both."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ ERROR_NAMES: dict[Fate, str] = {
 
 
 def succeeded() -> Outcome:
-    """A cell that ran to its end."""
+    """Return the outcome of a cell that ran to its end."""
     return Outcome("succeeded", {"status": "ok", "user_expressions": {}, "payload": []})
 
 
 def failed(error: Mapping[str, Any], fate: Fate = "failed") -> Outcome:
-    """A cell that ended in an error that has been shown already.
+    """Return the outcome of a cell that ended in an error that has been shown already.
 
     Parameters
     ----------
     error
         ``ename``, ``evalue``, ``traceback``.
     fate
-        Which kind of bad end.
+        The kind of end.
     """
     reply = {
         "status": "error",
@@ -63,9 +63,9 @@ def show_error(sink: Sink, name: str, sentence: str, fate: Fate, traceback: str 
     sink
         Takes the ``error`` message (Jupyter message spec, "Execution errors").
     name, sentence
-        What the front end shows as the exception's name and value.
+        The exception's name and value in the front end.
     fate
-        Which kind of end.
+        The kind of end.
     traceback
         More text to show; by default just name and sentence.
     """
@@ -78,7 +78,7 @@ def show_error(sink: Sink, name: str, sentence: str, fate: Fate, traceback: str 
 
 
 def show_command_error(sink: Sink, error: IvyError) -> Outcome:
-    """End a cell with the error of one of our own commands, which says itself what is known."""
+    """End a cell with the error of one of our own commands; its sentence says all that is known."""
     return show_error(sink, type(error).__name__, str(error), "failed")
 
 
@@ -88,17 +88,19 @@ def show_ivy_error(sink: Sink, error: IvyError, *, was_sent: bool = True) -> Out
     Parameters
     ----------
     sink, error
-        Where it is shown, and what went wrong.
+        Takes the ``error`` message; the error.
     was_sent
         Whether the cell itself had gone out; not so when only its preparation failed.
     """
     name = type(error).__name__
+    # Each branch says exactly as much as is known: not run, may have run, or was ended.
     if not was_sent:
         fate: Fate = "lost" if isinstance(error, SandboxLostError) else "failed"
         sentence = str(error)
         if isinstance(error, NetworkError | ApiError):
             sentence += " Nothing of this cell was run."
         return show_error(sink, name, sentence, fate)
+    # A 5xx may come from a gateway, after the code has run.
     unknown_fault = isinstance(error, UnexpectedStatusError) and error.status_code >= 500
     if unknown_fault or isinstance(error, NoAnswerError | AnswerError):
         sentence = (

@@ -15,7 +15,7 @@ from far_side import BareRunner, is_alive, route_over, until, waits_for
 
 from ivy_kernel.agent.daemon import remove_directory
 from ivy_kernel.routes.agent.calls import pack
-from ivy_kernel.routes.agent.frames import AgentSilentError, read_answer
+from ivy_kernel.routes.agent.frames import AgentUnresponsiveError, read_response
 from ivy_kernel.routes.agent.programs import agent_archive, start_program
 from ivy_kernel.routes.events import AgentOpened, KernelReady
 
@@ -76,7 +76,7 @@ def start(place: Path, **options: object) -> tuple[dict[str, object], dict[str, 
     done = subprocess.run(
         [sys.executable, *BARE, "-"], input=program.encode(), capture_output=True, check=True
     )
-    answer = read_answer({"stdout": done.stdout.decode()}, "c")
+    answer = read_response({"stdout": done.stdout.decode()}, "c")
     return answer.place, answer.header
 
 
@@ -150,7 +150,7 @@ async def test_a_directory_that_others_can_enter_is_refused(place: Path, spoil: 
         name.symlink_to(place / "elsewhere")
     else:
         name.write_text("")
-    with pytest.raises(AgentSilentError, match=r"private|File exists"):
+    with pytest.raises(AgentUnresponsiveError, match=r"private|File exists"):
         start(place)
     assert not list(place.rglob("agent.zip"))
 

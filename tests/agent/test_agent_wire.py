@@ -25,12 +25,12 @@ from ivy_kernel.agent.wire import (
 from ivy_kernel.errors import AnswerError
 from ivy_kernel.routes.agent.calls import pack
 from ivy_kernel.routes.agent.frames import (
-    ANSWER_LIMIT_BYTES,
-    AgentSilentError,
-    ChangedError,
+    RESPONSE_LIMIT_BYTES,
+    AgentUnresponsiveError,
+    CorruptedError,
     NoAgentError,
     TruncatedError,
-    read_answer,
+    read_response,
 )
 from ivy_kernel.routes.agent.programs import BEGIN, END, snippet
 
@@ -59,7 +59,7 @@ SHAPES: list[Any] = [
 @given(body=st.binary(max_size=3000))
 def test_an_answer_is_found_in_any_shape(shape: Any, body: bytes) -> None:
     """Whatever JSON the tool wraps around its output, the frame is found and whole."""
-    answer = read_answer(shape(printed(write_answer({"nonce": "n"}, body)[0])), CALL)
+    answer = read_response(shape(printed(write_answer({"nonce": "n"}, body)[0])), CALL)
     assert (answer.header, answer.body) == ({"nonce": "n"}, body)
 
 
@@ -73,9 +73,9 @@ def test_an_answer_of_another_call_does_not_count() -> None:
     """A frame without this call's random id is ignored, wherever it stands."""
     forged = printed(write_answer({"nonce": "forged"})[0], "f" * 16)
     with pytest.raises(AnswerError):
-        read_answer({"stdout": forged}, CALL)
+        read_response({"stdout": forged}, CALL)
     real = printed(write_answer({"nonce": "real"})[0])
-    assert read_answer({"stdout": forged + real}, CALL).header["nonce"] == "real"
+    assert read_response({"stdout": forged + real}, CALL).header["nonce"] == "real"
 
 
 def test_a_frame_that_was_changed_does_not_count() -> None:
@@ -83,7 +83,7 @@ def test_a_frame_that_was_changed_does_not_count() -> None:
     frame = bytearray(write_answer({"nonce": "n"}, b"x" * 100)[0])
     frame[-3] = frame[-3] ^ 1
     with pytest.raises(TruncatedError):
-        read_answer({"stdout": printed(bytes(frame))}, CALL)
+        read_response({"stdout": printed(bytes(frame))}, CALL)
 
 
 @pytest.mark.parametrize("keep", [0.3, 0.9])
@@ -92,7 +92,7 @@ def test_a_cut_answer_says_how_much_arrived(keep: float) -> None:
     text = printed(write_answer({}, random.Random(1).randbytes(5_000))[0])
     cut = text[: int(len(text) * keep)] + "\n... [output truncated]"
     with pytest.raises(TruncatedError) as cutting:
-        read_answer({"stdout": cut}, CALL)
+        read_response({"stdout": cut}, CALL)
     assert cutting.value.size_chars == len(cut)
 
 
@@ -101,7 +101,7 @@ def test_a_decompression_bomb_is_refused() -> None:
     packed = zlib.compress(b"{}\n" + b"\0" * (64 << 20))
     frame = b"%d.%08x.\n%s" % (len(packed), zlib.crc32(packed), base64.b64encode(packed))
     with pytest.raises(TruncatedError):
-        read_answer({"stdout": printed(frame)}, CALL)
+        read_response({"stdout": printed(frame)}, CALL)
 
 
 @pytest.mark.parametrize("depth", [50, 100_000])
@@ -111,18 +111,18 @@ def test_deep_nesting_is_refused(depth: int) -> None:
     for _ in range(min(depth, 500)):
         nested = [nested]
     with pytest.raises(AnswerError):
-        read_answer({"stdout": nested if depth == 50 else "[" * depth + BEGIN}, CALL)
+        read_response({"stdout": nested if depth == 50 else "[" * depth + BEGIN}, CALL)
 
 
 def test_what_the_snippet_reports_is_told_apart() -> None:
     """No agent, and an agent that does not answer, are different things."""
     with pytest.raises(NoAgentError):
-        read_answer({"stdout": printed(b"!111 [Errno 111] Connection refused")}, CALL)
+        read_response({"stdout": printed(b"!111 [Errno 111] Connection refused")}, CALL)
     with pytest.raises(NoAgentError) as missing:
-        read_answer({"stdout": printed(b"!2 [Errno 2] No such file")}, CALL)
-    assert missing.value.code == 2
-    with pytest.raises(AgentSilentError):
-        read_answer({"stdout": printed(b"!0 timed out")}, CALL)
+        read_response({"stdout": printed(b"!2 [Errno 2] No such file")}, CALL)
+    assert missing.value.errno == 2
+    with pytest.raises(AgentUnresponsiveError):
+        read_response({"stdout": printed(b"!0 timed out")}, CALL)
 
 
 @given(st.dictionaries(st.text(), st.text() | st.integers() | st.lists(st.text())))
@@ -161,7 +161,7 @@ def test_an_answer_keeps_within_its_limit(limit: int) -> None:
         frame, taken = write_answer(header, body, limit_chars=limit)
         assert limit // 3 < len(printed(frame)) <= limit or taken == len(body)
         assert 0 < taken <= len(body)
-        assert read_answer({"stdout": printed(frame)}, CALL).body == body[:taken]
+        assert read_response({"stdout": printed(frame)}, CALL).body == body[:taken]
     assert write_answer(header, b"small", limit_chars=limit)[1] == 5
 
 
@@ -179,7 +179,7 @@ def test_what_hardly_shrinks_travels_plain(limit: int) -> None:
     assert len(printed(frame)) <= limit
     assert max(map(len, frame.split(b"\n"))) <= LINE_CHARS
     assert taken == len(body) or taken > limit // 2
-    answer = read_answer({"stdout": printed(frame).replace("\n", "\r\n")}, CALL)
+    answer = read_response({"stdout": printed(frame).replace("\n", "\r\n")}, CALL)
     assert (answer.header, answer.body) == (header, body[:taken])
     assert b"~" not in write_answer(header, body, limit_chars=limit)[0]
 
@@ -193,7 +193,7 @@ def test_everything_else_travels_packed(body: bytes) -> None:
     """Text shrinks; and what a runner may change on its way is packed too."""
     frame, taken = write_answer({}, body, may_be_plain=True)
     assert b"~" not in frame
-    assert read_answer({"stdout": printed(frame)}, CALL).body == body[:taken] == body
+    assert read_response({"stdout": printed(frame)}, CALL).body == body[:taken] == body
 
 
 @pytest.mark.parametrize("change", [("\t", "    "), ("A", "B")], ids=str)
@@ -208,8 +208,8 @@ def test_an_answer_that_was_changed_does_not_count(
     if changed == text:
         assert not may_be_plain  # nothing to expand in packed text
         return
-    with pytest.raises(ChangedError) as refusal:
-        read_answer({"stdout": changed}, CALL)
+    with pytest.raises(CorruptedError) as refusal:
+        read_response({"stdout": changed}, CALL)
     assert refusal.value.was_plain is may_be_plain
 
 
@@ -220,16 +220,16 @@ def test_white_space_in_a_packed_answer_does_not_matter(change: tuple[str, str])
     """Some runners indent or pad the lines of what was printed."""
     body = random.Random(1).randbytes(20_000)
     text = printed(write_answer({"nonce": "n"}, body)[0]).replace(*change)
-    assert read_answer({"stdout": text}, CALL).body == body
+    assert read_response({"stdout": text}, CALL).body == body
 
 
 def test_a_plain_answer_has_a_bound_too() -> None:
     """More than an answer may hold is not taken, packed or not."""
-    content = b"{}\n" + b"x" * ANSWER_LIMIT_BYTES
+    content = b"{}\n" + b"x" * RESPONSE_LIMIT_BYTES
     text = b"~" + content.replace(b"\n", b"\t") + b"~"
     frame = b"%d.%08x.\n%s" % (len(content), zlib.crc32(content), text)
-    with pytest.raises(ChangedError):
-        read_answer({"stdout": printed(frame)}, CALL)
+    with pytest.raises(CorruptedError):
+        read_response({"stdout": printed(frame)}, CALL)
 
 
 def test_a_snippet_prints_its_answer_in_one_piece(tmp_path: Path) -> None:
@@ -253,14 +253,14 @@ def test_a_snippet_prints_its_answer_in_one_piece(tmp_path: Path) -> None:
         exec(program, {"print": lambda text, flush: prints.append(text)})
         serving.result(10)
     assert len(prints) == 1
-    assert read_answer({"stdout": prints[0]}, CALL).header["nonce"] == "n"
+    assert read_response({"stdout": prints[0]}, CALL).header["nonce"] == "n"
 
 
 @pytest.mark.parametrize("number", ["\u00b2", "\u0662", "9" * 5000, "-2", ""])
 def test_an_error_number_that_is_none_is_an_agent_that_is_silent(number: str) -> None:
     """What looks like a digit and is none does not raise anything else."""
-    with pytest.raises(AgentSilentError):
-        read_answer(f"\n{BEGIN}{CALL}\n!{number} words\n{END}{CALL}\n", CALL)
+    with pytest.raises(AgentUnresponsiveError):
+        read_response(f"\n{BEGIN}{CALL}\n!{number} words\n{END}{CALL}\n", CALL)
 
 
 @pytest.mark.parametrize(
@@ -278,4 +278,4 @@ def test_an_error_number_that_is_none_is_an_agent_that_is_silent(number: str) ->
 def test_a_header_of_wrong_types_is_no_answer(header: dict[str, Any]) -> None:
     """What an answer says about itself is checked before anything counts with it."""
     with pytest.raises(AnswerError, match="cannot be read"):
-        read_answer(printed(write_answer(header)[0]), CALL)
+        read_response(printed(write_answer(header)[0]), CALL)

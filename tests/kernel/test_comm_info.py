@@ -120,7 +120,7 @@ def ready(generation: int) -> KernelReady:
         ([OutputDropped(1, 1)], {"old"}, True),
         ([ready(1)], {"old"}, True),
         ([ready(2)], set(), True),
-        ([KernelDied("died", 1, "", is_told=True)], set(), True),
+        ([KernelDied("died", 1, "", is_reported=True)], set(), True),
         ([AgentLost("lost")], set(), True),
         ([AgentOpened(is_found=False)], set(), True),
         ([AgentOpened(is_found=True)], {"old"}, False),

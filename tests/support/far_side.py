@@ -1,4 +1,4 @@
-"""What the tests of the agent route share: ways to run its calls, and a route with a memory."""
+"""Shared by the tests of the agent route: tool runners, and a route that keeps what it reports."""
 
 from __future__ import annotations
 
@@ -56,18 +56,18 @@ class BareRunner:
         return {"stdout": out.decode(), "stderr": err.decode(), "exit_code": process.returncode}
 
     async def aclose(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: nothing is held open."""
 
 
-class Gate:
-    """A tool runner that can be shut: calls then fail without having been made.
+class RefusingTools:
+    """A tool runner that can be made to refuse: calls then fail without having been made.
 
     Parameters
     ----------
     tools
-        Makes the calls while it is open.
+        Makes the calls that are not refused.
     delay_seconds
-        How long a refusal takes.
+        The time that a refusal takes.
     """
 
     def __init__(self, tools: Any, *, delay_seconds: float = 0.0) -> None:
@@ -79,7 +79,7 @@ class Gate:
 
     @property
     def calls(self) -> int:
-        """How many calls were made."""
+        """The number of calls made."""
         return int(self._tools.calls)
 
     async def __call__(self, tool: str, code: str, timeout_seconds: float) -> object:
@@ -101,25 +101,25 @@ class Gate:
 
 
 def not_ready() -> Exception:
-    """What a starting sandbox answers."""
+    """Return the refusal of a sandbox that is starting."""
     return NotReadyError("still starting", status_code=503)
 
 
 def wrong_key() -> Exception:
-    """What a key that is not accepted is answered."""
+    """Return the refusal of a key that is not accepted."""
     return CredentialsError("the key is not accepted", status_code=401)
 
 
 @dataclass
 class Far:
-    """A route, and everything that it has said.
+    """A route, and everything that it has reported.
 
     Parameters
     ----------
     route
         The route.
     tools
-        What makes its calls; counts them.
+        Makes and counts its calls.
     background
         Messages that belonged to no running cell.
     events
@@ -146,7 +146,7 @@ class Far:
 
 @dataclass
 class Ran:
-    """How a cell ended, what it showed, and when."""
+    """The end of a cell, its messages, and their times."""
 
     outcome: Outcome
     messages: list[Message]
@@ -251,7 +251,7 @@ async def route_over(tools: Any, directory: Path | str, **options: Any) -> Async
     try:
         yield Far(route, tools, background, events)
     finally:
-        if isinstance(tools, Gate):
+        if isinstance(tools, RefusingTools):
             tools.refusal = None
         await route.close(keep=False)
         await tools.aclose()

@@ -2,17 +2,17 @@
 
 ::
 
-    route.py      AgentRoute: what a session asks of it
-    options.py    its limits and choices, in one object
-    requests.py   the requests in flight, by message id; what is known of the sandbox's kernel
-    connection.py the connection to one agent: found, lost, found again
-    start.py      finds out how an agent can live in a sandbox, and starts it
-    poller.py     keeps long polls in flight: once, in order, soon
-    pacing.py     when to poll, for how long, and how much an answer may hold (pure)
-    failures.py   which failed calls are made again; what failures in a row mean
-    calls.py      one call, and calls that carry all that is unacknowledged
-    frames.py     the agent's answer, found in a tool's result; the log put together from slices
+    route.py      AgentRoute: runs cells, interrupts them, and takes other requests to the kernel
+    requests.py   the table of requests in flight; what is known of the sandbox's kernel
+    connection.py the connection to the agent: opened, lost, opened again, closed
+    start.py      finds or starts the agent, by the launch method that works in this sandbox
+    poller.py     keeps long polls in flight
+    pacing.py     when to poll, for how long, and how much a response may hold (pure)
+    failures.py   which failed calls are repeated, and when the agent counts as gone
+    calls.py      single calls; submissions and interrupts, carried until acknowledged
+    frames.py     reads the agent's response in a tool's result, and the log in its slices
     programs.py   the code that travels with each call, and the agent as an archive
+    options.py    AgentOptions: the route's limits and choices, in one frozen object
 
-``docs/agent-protocol.md`` tells what travels.
+``docs/agent-protocol.md`` describes requests, responses and the log.
 """

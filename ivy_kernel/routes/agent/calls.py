@@ -1,4 +1,9 @@
-"""Makes calls that carry everything the agent has not acknowledged: submissions, and interrupts."""
+"""Calls to the agent, and the submissions and interrupts that they carry until acknowledged.
+
+Exactly once, in order: a call may be lost without a trace, so each submission has a sequence number
+and travels in every call until the agent acknowledges it; the agent applies each number once, and
+only after all smaller ones.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +14,19 @@ import secrets
 import zlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from ivy_kernel.agent import PROTOCOL_VERSION
 from ivy_kernel.errors import AnswerError
 from ivy_kernel.models import Json
 from ivy_kernel.routes.agent.failures import (
+    ConnectionListener,
     FailureStreak,
     TakenOverError,
     UnknownAgentError,
     is_final,
     provably_not_run,
 )
-from ivy_kernel.routes.agent.frames import Answer, NoAgentError, read_answer
+from ivy_kernel.routes.agent.frames import AgentResponse, NoAgentError, read_response
 from ivy_kernel.routes.agent.programs import in_private_namespace, new_call_id, snippet
 from ivy_kernel.routes.tools import NOTEBOOK_TOOL, PYTHON_TOOL
 
@@ -29,21 +34,24 @@ ToolCall = Callable[[str, str, float], Awaitable[object]]
 """``await call(tool_name, code, timeout_seconds)``: the tool's decoded JSON result."""
 
 FRAGMENT_CHARS = 60_000
-"""Some runners hand the code over as one argument, which Linux limits to 128 KiB."""
+"""A longer request is sent in fragments: some runners pass the code as one argument, which Linux
+limits to 128 KiB."""
 
+# Beyond the long poll itself. The snippet's limit is the shorter one, so that it can still report a
+# silent agent before the tool ends it.
 SNIPPET_MARGIN_SECONDS = 10.0
 TOOL_MARGIN_SECONDS = 15.0
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchMethod:
-    """One way: the tool that starts the agent and the tool that speaks to it."""
+    """A way to run an agent: the tool that starts it, and the tool that makes the later calls."""
 
-    starter: str
-    speaker: str
+    start_tool: str
+    call_tool: str
 
     def __str__(self) -> str:
-        return f"started by {self.starter}, spoken to by {self.speaker}"
+        return f"started by {self.start_tool}, spoken to by {self.call_tool}"
 
 
 LAUNCH_METHODS = (
@@ -65,13 +73,13 @@ class RunningAgent:
     directory
         Its private directory.
     nonce
-        Its own random name.
+        The random name that it gave itself; another one means that the variables are gone.
     client_number
         Ours among its clients: the agent refuses those with a lower one.
     is_found
-        Whether it was living before.
+        Whether it was alive before this session.
     header
-        What it said about itself when we attached.
+        The header of the response to our attaching.
     """
 
     launch_method: LaunchMethod
@@ -84,7 +92,7 @@ class RunningAgent:
 
 @dataclass
 class Counters:
-    """What the link has done, for ``describe``."""
+    """Numbers of calls and failures, for ``describe``."""
 
     calls: int = 0
     failed_calls: int = 0
@@ -94,13 +102,13 @@ class Counters:
 
 
 def pack(request: Json) -> bytes:
-    """A request as the text that travels in a program."""
+    """Encode a request as the text that travels in a program."""
     text = json.dumps({"v": PROTOCOL_VERSION, **request}, separators=(",", ":"), default=str)
     return base64.b64encode(zlib.compress(text.encode("utf-8", "surrogatepass"), 1))
 
 
 class ToolCaller:
-    """Speaks to the agent in one directory by one tool.
+    """Sends single requests to the agent in one directory, by one tool.
 
     Parameters
     ----------
@@ -120,128 +128,123 @@ class ToolCaller:
         self._directory = directory
         self.counters = counters
 
-    async def ask(self, request: Json, *, wait_seconds: float = 0.0) -> Answer:
-        """Send a request and decode the answer; ``wait_seconds`` is how long it may be parked."""
+    async def ask(self, request: Json, *, poll_wait_seconds: float = 0.0) -> AgentResponse:
+        """Send a request that the agent may hold for ``poll_wait_seconds``; decode the response."""
         packed = pack(request)
         if len(packed) <= FRAGMENT_CHARS:
-            return await self._send(packed, wait_seconds)
+            return await self._send(packed, poll_wait_seconds)
+        # The agent puts the fragments together and answers the last one as the whole request.
         upload = secrets.token_hex(8)
         starts = range(0, len(packed), FRAGMENT_CHARS)
         head = f"F:{upload}:%d:{len(starts)}:"
         for index, start in enumerate(starts):
             fragment = (head % index).encode() + packed[start : start + FRAGMENT_CHARS]
             self.counters.fragments += 1
-            answer = await self._send(fragment, wait_seconds)
-        return answer
+            response = await self._send(fragment, poll_wait_seconds)
+        return response
 
-    async def _send(self, packed: bytes, wait_seconds: float) -> Answer:
+    async def _send(self, packed: bytes, poll_wait_seconds: float) -> AgentResponse:
         call_id = new_call_id()
         program = snippet(
             self._directory,
             packed,
-            timeout_seconds=wait_seconds + SNIPPET_MARGIN_SECONDS,
+            timeout_seconds=poll_wait_seconds + SNIPPET_MARGIN_SECONDS,
             call_id=call_id,
         )
         if self._tool == NOTEBOOK_TOOL:
             program = in_private_namespace(program)
         self.counters.calls += 1
-        result = await self._call(self._tool, program, wait_seconds + TOOL_MARGIN_SECONDS)
-        return read_answer(result, call_id)
+        result = await self._call(self._tool, program, poll_wait_seconds + TOOL_MARGIN_SECONDS)
+        return read_response(result, call_id)
 
 
 @dataclass
 class Submission:
-    """One thing for the agent to do, exactly once.
+    """An instruction that the agent carries out exactly once.
 
     Parameters
     ----------
-    number
-        Its place in the order of submissions.
+    sequence_number
+        Its place in the order of submissions, from 1.
     body
-        What travels.
+        The instruction: a Jupyter message, or ``{"do": …}``.
     is_sent
         Whether any call has carried it yet.
-    is_exposed
-        Whether a call that carried it, and has ended, may have been applied.
-    carriers
+    may_have_arrived
+        Whether it was in a call that has ended and that the agent may have read.
+    calls_in_flight
         How many calls carry it at this moment.
     """
 
-    number: int
+    sequence_number: int
     body: Json
     is_sent: bool = False
-    is_exposed: bool = False
-    carriers: int = 0
+    may_have_arrived: bool = False
+    calls_in_flight: int = 0
 
     @property
     def has_not_run(self) -> bool:
-        """Whether it provably never reached the agent."""
-        return not self.is_exposed and not self.carriers
+        """Whether it provably never reached the agent.
+
+        A call that is still in flight proves nothing yet; a refusal that is documented to come
+        before anything is run (`provably_not_run`) does.
+        """
+        return not self.may_have_arrived and not self.calls_in_flight
 
 
 class Outbox:
-    """What every call carries: all that is unacknowledged, in order."""
+    """The unacknowledged submissions, in order; every call carries all of them."""
 
     def __init__(self) -> None:
-        self.last_number = 0
-        self._waiting: dict[int, Submission] = {}
+        self.last_sequence_number = 0
+        self._unacknowledged: dict[int, Submission] = {}
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._unacknowledged)
 
     @property
     def has_unsent(self) -> bool:
-        """Whether there is something that no call has carried."""
-        return any(not submission.is_sent for submission in self._waiting.values())
+        """Whether a submission has been in no call yet."""
+        return any(not submission.is_sent for submission in self._unacknowledged.values())
 
     def add(self, body: Json) -> Submission:
         """Number a submission and keep it until it is acknowledged."""
-        self.last_number += 1
-        submission = Submission(self.last_number, body)
-        self._waiting[self.last_number] = submission
+        self.last_sequence_number += 1
+        submission = Submission(self.last_sequence_number, body)
+        self._unacknowledged[self.last_sequence_number] = submission
         return submission
 
     def take(self) -> list[Submission]:
-        """Everything unacknowledged, for the next call."""
-        carried = list(self._waiting.values())
-        for submission in carried:
+        """Return everything unacknowledged, for the next call; `release` follows when it ends."""
+        submissions = list(self._unacknowledged.values())
+        for submission in submissions:
             submission.is_sent = True
-            submission.carriers += 1
-        return carried
+            submission.calls_in_flight += 1
+        return submissions
 
     @staticmethod
-    def put_down(carried: list[Submission], *, provably_not_applied: bool) -> None:
-        """The call that carried these has ended."""
-        for submission in carried:
-            submission.carriers -= 1
-            submission.is_exposed = submission.is_exposed or not provably_not_applied
+    def release(submissions: list[Submission], *, provably_not_applied: bool) -> None:
+        """Note that a call with these has ended, and whether the agent can have read it."""
+        for submission in submissions:
+            submission.calls_in_flight -= 1
+            submission.may_have_arrived = submission.may_have_arrived or not provably_not_applied
 
     def withdraw(self, submission: Submission) -> bool:
-        """Take a submission back; false when it may have been applied already.
-
-        Its number still travels, as nothing to do, because the agent waits for every number.
-        """
+        """Take a submission back; return False when it may have been applied already."""
         if not submission.has_not_run:
             return False
+        # Its number is sent all the same: the agent applies 8 only after it has seen 7.
         submission.body = {"do": "nothing"}
         return True
 
     def acknowledge(self, number: int) -> None:
-        """The agent has applied everything up to this number."""
-        for waiting in [n for n in self._waiting if n <= number]:
-            self._waiting.pop(waiting).is_exposed = True
-
-
-class CallsOwner(Protocol):
-    """What has `AgentCalls` made and hears how they fare."""
-
-    def on_failed_call(self) -> None:
-        """Called after each failed call: what it carried may be known not to have arrived."""
-        ...
+        """Drop the submissions up to this number, which the agent has applied."""
+        for applied in [n for n in self._unacknowledged if n <= number]:
+            self._unacknowledged.pop(applied).may_have_arrived = True
 
 
 class AgentCalls:
-    """Calls of one client to one agent; each carries everything that is unacknowledged.
+    """Makes the calls of one client to one agent; each carries everything unacknowledged.
 
     Parameters
     ----------
@@ -249,70 +252,75 @@ class AgentCalls:
         Makes the single calls.
     agent
         The agent that they go to.
-    owner
+    listener
         Told of failed calls.
     """
 
-    def __init__(self, caller: ToolCaller, agent: RunningAgent, owner: CallsOwner) -> None:
+    def __init__(
+        self, caller: ToolCaller, agent: RunningAgent, listener: ConnectionListener
+    ) -> None:
         self.agent = agent
         self.counters = caller.counters
         self.outbox = Outbox()
         self._caller = caller
-        self._owner = owner
+        self._listener = listener
         self._interrupts: dict[str, Json] = {}
         self._is_closed = False
 
     @property
-    def has_load(self) -> bool:
-        """Whether anything waits to reach the agent."""
+    def has_outgoing(self) -> bool:
+        """Whether a submission or an interrupt is not known to have reached the agent."""
         return len(self.outbox) > 0 or bool(self._interrupts)
 
     def close(self) -> None:
-        """Ask no more."""
+        """Stop repeating calls that fail."""
         self._is_closed = True
 
     async def send(
-        self, request: Json, carried: list[Submission], wait_seconds: float = 0.0
-    ) -> Answer:
-        """One call, with submissions taken from the outbox in it."""
-        # An interrupt that got no answer is carried by every later call until one gets through.
+        self, request: Json, submissions: list[Submission], poll_wait_seconds: float = 0.0
+    ) -> AgentResponse:
+        """Make one call with submissions taken from the outbox; raises what `ToolCaller` does."""
+        # An interrupt whose call failed rides on every later call until one gets through: what the
+        # user wants stopped must stop even if the sandbox is reachable again only in a minute. Its
+        # id lets the agent ignore the repetitions.
         interrupt: Json = request.get("interrupt") or next(iter(self._interrupts.values()), {})
         request = {
             **request,
             **({"interrupt": interrupt} if interrupt else {}),
             "nonce": self.agent.nonce,
             "session": self.agent.client_number,
-            "submit": [[submission.number, submission.body] for submission in carried],
+            "submit": [[submission.sequence_number, submission.body] for submission in submissions],
         }
         not_applied = False
         try:
-            answer = await self._caller.ask(request, wait_seconds=wait_seconds)
-            error = answer.header.get("error")
+            response = await self._caller.ask(request, poll_wait_seconds=poll_wait_seconds)
+            error = response.header.get("error")
+            # These three are checked by the agent before it looks at the submissions.
             not_applied = error in ("taken over", "nonce", "version")
-            _raise_refusal(answer)
+            _raise_if_refused(response)
         except Exception as failure:
             not_applied = not_applied or provably_not_run(failure)
             raise
         finally:
-            self.outbox.put_down(carried, provably_not_applied=not_applied)
-        self.outbox.acknowledge(answer.header.get("acknowledged", 0))
+            self.outbox.release(submissions, provably_not_applied=not_applied)
+        self.outbox.acknowledge(response.header.get("acknowledged", 0))
         if interrupt and self._interrupts.get(interrupt["target"]) is interrupt:
             del self._interrupts[interrupt["target"]]
-        return answer
+        return response
 
     async def interrupt(
         self, target: str, *, deadline_seconds: float, is_moot: Callable[[], bool]
     ) -> str:
-        """Have the agent interrupt a request; its answer, empty when none came in time.
+        """Have the agent interrupt a request; return what it did, empty when that is not known.
 
-        It is kept then, and every later call carries it until one gets through.
+        The interrupt is kept then, and every later call carries it until one gets through.
         """
         interrupt = {"id": secrets.token_hex(8), "target": target}
         self._interrupts[target] = interrupt
-        answer = await self.ask(
+        response = await self.ask(
             {"interrupt": interrupt}, deadline_seconds=deadline_seconds, is_moot=is_moot
         )
-        return str(answer.header.get("interrupt")) if answer is not None else ""
+        return str(response.header.get("interrupt")) if response is not None else ""
 
     async def ask(
         self,
@@ -320,10 +328,10 @@ class AgentCalls:
         *,
         deadline_seconds: float,
         is_moot: Callable[[], bool] = lambda: False,
-    ) -> Answer | None:
-        """Ask something beside the polls; ``None`` when no answer could be had in time.
+    ) -> AgentResponse | None:
+        """Make a request beside the polls; return ``None`` when no response came in time.
 
-        It is not asked again once ``is_moot`` says that nobody needs it any more.
+        A failed call is repeated unless ``is_moot`` says that the response is no longer needed.
         """
         loop = asyncio.get_running_loop()
         streak = FailureStreak()
@@ -339,7 +347,8 @@ class AgentCalls:
             except Exception as error:
                 pause_seconds = streak.failed(error)
                 times = streak.same_failures
-                self._owner.on_failed_call()
+                self._listener.on_failed_call()
+                # Twice in a row there was no agent: it has ended, and what was asked of it is moot.
                 is_gone = isinstance(error, NoAgentError) and times > 1
                 if is_gone or is_final(error, times):
                     return None
@@ -349,11 +358,12 @@ class AgentCalls:
         return None
 
 
-def _raise_refusal(answer: Answer) -> None:
-    error = answer.header.get("error")
+def _raise_if_refused(response: AgentResponse) -> None:
+    """Raise the error that a response reports."""
+    error = response.header.get("error")
     if error == "taken over":
         raise TakenOverError("Another notebook or a restarted kernel has taken over this session.")
     if error in ("nonce", "version"):
         raise UnknownAgentError
-    if error is not None or "fragment" in answer.header:
-        raise AnswerError(f"The agent could not read a request: {answer.header.get('why')}")
+    if error is not None or "fragment" in response.header:
+        raise AnswerError(f"The agent could not read a request: {response.header.get('why')}")

@@ -1,4 +1,4 @@
-"""The connection to one agent: found or started when it is needed, lost and found again, let go."""
+"""The connection to the agent: opened when it is first needed, lost, opened again, closed."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ from ivy_kernel.routes.agent.start import AgentStarter
 from ivy_kernel.routes.events import AgentLost, AgentOpened, ReachableAgain, Unreachable
 from ivy_kernel.routes.tools import NOTEBOOK_TOOL
 
-HELD_TIMES = 4
-"""How much more than the agent keeps of its output may be held here: replies it keeps always."""
+HELD_LIMIT_FACTOR = 4
+"""The inbox may hold this many times the agent's own log limit: beyond that limit the agent drops
+output, but it keeps every reply."""
 
 
 class AgentConnection:
-    """Opens the poller when it is first needed, and knows what became of earlier ones.
+    """Opens the poller when it is first needed, and remembers how earlier ones ended.
 
-    It is what `Poller`, `AgentCalls` and `Health` report to.
+    It is the `ConnectionListener` of the poller, its calls and its health.
 
     Parameters
     ----------
@@ -43,7 +44,7 @@ class AgentConnection:
     options
         How the agent is started and how long it is waited for.
     table
-        The requests in flight; its listener hears of the connection's events too.
+        The requests in flight; its listener gets the connection's events too.
     """
 
     def __init__(
@@ -57,7 +58,9 @@ class AgentConnection:
         self._scheduler: PollScheduler | None = None
         self._opening: asyncio.Task[Poller] | None = None
         self._loss: SandboxLostError | None = None
-        self._known: tuple[str, int] | None = None
+        # Nonce and generation of the kernel that could no longer be reached: after a reconnection
+        # they tell whether the user's variables are still there.
+        self._interrupted_kernel: tuple[str, int] | None = None
         self._is_closed = False
         self.poller: Poller | None = None
 
@@ -81,7 +84,7 @@ class AgentConnection:
         return poller
 
     def open_poller(self) -> Poller:
-        """Return the poller, if there is one: what the user did not run starts nothing.
+        """Return the poller that is open. Opens none: only what the user runs starts an agent.
 
         Raises
         ------
@@ -94,7 +97,7 @@ class AgentConnection:
         return self.poller
 
     def withdraw(self, pending: PendingRequest) -> bool:
-        """Take back a request that has provably not reached the agent; whether that was so."""
+        """Take back a request; return False unless it has provably not reached the agent."""
         submission, poller = pending.submission, self.poller
         if submission is not None and not (
             poller is not None and poller.calls.outbox.withdraw(submission)
@@ -104,23 +107,23 @@ class AgentConnection:
         self._table.remove(pending)
         return True
 
-    # -- a loss, told once
+    # -- a loss, reported once
 
     def raise_loss(self) -> None:
-        """Say that the variables are gone, once, instead of running a cell without them."""
+        """Raise the loss of the variables, once, instead of running a cell without them."""
         loss, self._loss = self._loss or self._table.pop_pending_loss(), None
         if loss is not None:
             raise loss
 
     def forget_loss(self) -> None:
-        """Drop the news of a loss: the user has asked for a restart, so expects no variables."""
+        """Drop an unreported loss: the user has asked for a restart, so expects no variables."""
         self._loss = None
         self._table.pop_pending_loss()
 
     # -- the end of the connection
 
     async def shut_down(self, deadline_seconds: float) -> None:
-        """End the agent and its kernel, as far as they can be reached in time; then close."""
+        """End the agent and its kernel, if they can be reached in time; then close."""
         self._is_closed = True
         if self._opening is not None:
             # An agent that is being started just now must be ended too, so its start is awaited.
@@ -131,7 +134,7 @@ class AgentConnection:
         self.close()
 
     def close(self) -> None:
-        """Let go of the agent, which lives on; what is under way is called unknown."""
+        """Leave the agent, which lives on; requests in flight end with an unknown outcome."""
         self._is_closed = True
         if self._opening is not None:
             self._opening.cancel()
@@ -168,37 +171,37 @@ class AgentConnection:
 
     async def _open(self) -> Poller:
         agent = await self._starter.open(secrets.token_hex(16))
-        is_notebook = agent.launch_method.speaker == NOTEBOOK_TOOL
+        is_notebook = agent.launch_method.call_tool == NOTEBOOK_TOOL
         # Kept across reconnections: what was learned of the sandbox's tools stays true.
         self._scheduler = self._scheduler or PollScheduler(
-            wait_seconds=self._options.poll_wait_seconds,
-            idle_poll_seconds=self._options.idle_poll_seconds,
+            self._options,
             may_overlap=False if is_notebook else None,
         )
+        # No restart that an earlier connection asked for is awaited here.
         self._table.expect_restart("")
         self._table.generation = agent.header.get("generation") or 1
-        self._compare(agent)
+        self._notice_lost_variables(agent)
         caller = ToolCaller(
-            self._call, agent.launch_method.speaker, agent.directory, self._counters
+            self._call, agent.launch_method.call_tool, agent.directory, self._counters
         )
         poller = Poller(
             AgentCalls(caller, agent, self),
             self._scheduler,
-            Health(self._table, self, give_up_seconds=self._options.give_up_seconds),
+            Health(self, give_up_seconds=self._options.give_up_seconds),
             self._table,
             self,
-            held_limit_bytes=HELD_TIMES * self._options.log_limit_bytes,
+            held_limit_bytes=HELD_LIMIT_FACTOR * self._options.log_limit_bytes,
         )
         self.poller = poller
         running = tuple(str(i) for i in agent.header.get("under_way") or ())
         self._table.listener.on_event(AgentOpened(agent.is_found, running))
         if agent.is_found:
-            poller.listen()
+            poller.poll_for_background()
         return poller
 
-    def _compare(self, agent: RunningAgent) -> None:
-        """See whether the variables are where they were before calls were given up."""
-        known, self._known = self._known, None
+    def _notice_lost_variables(self, agent: RunningAgent) -> None:
+        """Remember a loss when this is not the kernel that could no longer be reached."""
+        known, self._interrupted_kernel = self._interrupted_kernel, None
         generation = self._table.generation
         if known == (agent.nonce, generation):
             return
@@ -208,28 +211,28 @@ class AgentConnection:
                 f"The variables are gone, because the sandbox's {what} was started anew while it "
                 f"could not be reached."
             )
-        # What is about to be told is not to be told again when the log's old events are read.
+        # The death of the old kernel may be in the log that is read next; a loss is reported once.
         self._table.used_generation = 0 if self._loss is None else generation
 
-    # -- what the poller, its calls and its health report
+    # -- ConnectionListener
 
     def on_failed_call(self) -> None:
-        """Withdraw what was interrupted: it may be known now that it has not arrived."""
+        """Withdraw interrupted requests: it may be known now that they have not arrived."""
         for pending in self._table.interrupted:
             self.withdraw(pending)
 
-    def on_over(self, reason: Exception) -> None:
-        """End what is under way, and remember a loss that no cell has told the user."""
+    def on_connection_lost(self, reason: Exception) -> None:
+        """End all requests, and remember a loss that no cell has reported to the user."""
         poller, self.poller = self.poller, None
         self._table.kernel = None
         if poller is not None and not isinstance(reason, SandboxLostError):
-            self._known = (poller.calls.agent.nonce, self._table.generation)
+            self._interrupted_kernel = (poller.calls.agent.nonce, self._table.generation)
         is_reported = self._table.end_all(reason)
         if isinstance(reason, SandboxLostError):
             self._table.listener.on_event(AgentLost(str(reason)))
             self._loss = None if is_reported else reason
 
     def on_reachable(self, error: Exception | None) -> None:
-        """Pass on that calls have been failing for some seconds, or get through again."""
+        """Report that calls have been failing for some seconds, or get through again."""
         event = ReachableAgain() if error is None else Unreachable(error)
         self._table.listener.on_event(event)

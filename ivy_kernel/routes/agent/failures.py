@@ -1,4 +1,9 @@
-"""Which failed calls are made again, and after how long."""
+"""Decides what failed calls mean: which are repeated, when, and when the agent counts as gone.
+
+The platform, its gateways and the sandbox all fail in passing, and a wrong verdict ends a cell that
+is running well. So one failure that may pass decides nothing; the thresholds say how many in a row
+do.
+"""
 
 from __future__ import annotations
 
@@ -37,11 +42,13 @@ LEAST_API_PAUSE_SECONDS = 0.2
 """After an error status: a platform that answers "no" is asked less eagerly than a lost line."""
 
 MAX_CONSECUTIVE_REFUSALS = 3
-"""How often in a row 400, 401, 403 or 404 must come: one replica may be wrong."""
+"""The same 4xx so often in a row is final; fewer may come from one replica that is wrong."""
 
-MAX_CONSECUTIVE_BROKEN = 8
-"""How often in a row 502 must come: documented as final, but gateways say it in passing too."""
+MAX_CONSECUTIVE_BAD_GATEWAYS = 8
+"""502 so often in a row is final: it is documented as such, but gateways send it in passing too."""
 
+# Documented to be decided before the platform runs anything. 500, 502 and 504 are not among them: a
+# gateway may send those after the code has run.
 _REFUSED_UNREAD = (
     BadRequestError,
     CredentialsError,
@@ -52,18 +59,23 @@ _REFUSED_UNREAD = (
 )
 
 _NOT_SENT = (NotSentError, SettingError, UsageError)
-"""The settings are read for every call, and a file may be half-written at that moment."""
+"""Raised before a call is made. The settings are read for every call, and their file may be
+half-written at that moment."""
 
 
 def provably_not_run(error: BaseException) -> bool:
-    """Whether the call that failed so has certainly handed nothing to the agent."""
+    """Whether a call that failed with this error has certainly handed nothing to the agent.
+
+    Only then may what it carried be withdrawn and called "not run"; the outcome of everything else
+    is unknown until the agent acknowledges it.
+    """
     return isinstance(error, (*_REFUSED_UNREAD, *_NOT_SENT, NoAgentError))
 
 
 def is_final(error: BaseException, times: int) -> bool:
-    """Whether an error that has come so often in a row will not go away by itself."""
+    """Whether an error that has come ``times`` in a row will not go away by itself."""
     if isinstance(error, SandboxBrokenError):
-        return times >= MAX_CONSECUTIVE_BROKEN
+        return times >= MAX_CONSECUTIVE_BAD_GATEWAYS
     if isinstance(error, ApiError) and 400 <= error.status_code < 500:
         return not isinstance(error, RateLimitedError) and times >= MAX_CONSECUTIVE_REFUSALS
     return False
@@ -71,19 +83,19 @@ def is_final(error: BaseException, times: int) -> bool:
 
 @dataclass
 class FailureStreak:
-    """Failures of a call in a row, and the pauses between its tries."""
+    """Counts the failures of a call in a row, and gives the pauses between its tries."""
 
     failures: int = 0
     same_failures: int = 0
     _last_type: type[BaseException] | None = None
 
     def succeeded(self) -> None:
-        """Ends the streak: a call has got through."""
+        """Begin anew: a call has got through."""
         self.failures = self.same_failures = 0
         self._last_type = None
 
     def failed(self, error: BaseException) -> float:
-        """Counts a failure; returns the seconds to pause before the next call."""
+        """Count a failure; return the seconds to pause before the next call."""
         self.failures += 1
         self.same_failures = self.same_failures + 1 if type(error) is self._last_type else 1
         self._last_type = type(error)
@@ -96,91 +108,102 @@ class FailureStreak:
 
 
 UNREACHABLE_AFTER_SECONDS = 5.0
+"""Calls that have failed for longer are reported to the user."""
+
 MAX_CONSECUTIVE_ABSENCES = 3
+"""An agent that is not found by so many calls in a row has ended."""
+
+# Both must be reached. A start gives up sooner (MAX_UNREADABLE_STARTS): it has no cell to lose.
 MAX_UNREADABLE_POLLS = 6
 UNREADABLE_SECONDS = 30.0
+
 REFUSED_SECONDS = 20.0
-"""How long refusals must last while something runs: a key may be changed just then, or a replica
-may be wrong, and the cell works on all the same."""
+"""Refusals are final only after this time while a request may be running: a key may be changed
+just then, or a replica may be wrong, and the cell works on all the same."""
 
 
 class UnknownAgentError(Exception):
-    """Another agent answered than the one we know; nothing was handed over."""
+    """Another agent answered than the one that we know; nothing was handed over."""
 
 
 class TakenOverError(SandboxError):
-    """A newer client speaks to the agent now."""
+    """A newer client has taken over the agent."""
 
 
-class InFlight(Protocol):
-    """What `Health` must know of the requests in flight."""
+class ConnectionListener(Protocol):
+    """Hears how the calls to one agent fare: `Health`, `AgentCalls` and `Poller` report to it."""
 
-    @property
-    def is_at_work(self) -> bool:
-        """Whether anything of ours may be running in the sandbox."""
+    def on_failed_call(self) -> None:
+        """Called after each failed call: what it carried may be known not to have arrived."""
         ...
-
-
-class HealthOwner(Protocol):
-    """What is told when the agent cannot be reached, and when it can be again."""
 
     def on_reachable(self, error: Exception | None) -> None:
         """Called with an error when calls have failed for some seconds, else with ``None``."""
         ...
 
+    def on_connection_lost(self, reason: Exception) -> None:
+        """Called once, when there will be no more polls, for the reason given."""
+        ...
+
 
 class Health:
-    """Decides whether the agent can be reached, by how the polls end.
+    """Decides from the ends of polls whether the agent can be reached, or is gone.
 
     Parameters
     ----------
-    requests
-        The requests in flight: while one may be running, more patience is due.
-    owner
+    listener
         Told when the agent becomes unreachable, and reachable again.
     give_up_seconds
         How long calls may fail before the connection is over.
     """
 
-    def __init__(self, requests: InFlight, owner: HealthOwner, *, give_up_seconds: float) -> None:
-        self.not_before = 0.0
-        self._requests = requests
-        self._owner = owner
+    def __init__(self, listener: ConnectionListener, *, give_up_seconds: float) -> None:
+        self.retry_at = 0.0
+        self._listener = listener
         self._give_up_seconds = give_up_seconds
         self._streak = FailureStreak()
         self._failing_since: float | None = None
         self._is_unreachable = False
 
     def succeeded(self) -> None:
-        """A call has been answered."""
+        """Note that a poll has been answered."""
         self._streak.succeeded()
-        self.not_before = 0.0
+        self.retry_at = 0.0
         self._failing_since = None
         if self._is_unreachable:
             self._is_unreachable = False
-            self._owner.on_reachable(None)
+            self._listener.on_reachable(None)
 
-    def failed(self, error: Exception, now: float) -> Exception | None:
-        """A call has failed; why the conversation is over, if this means that."""
-        self.not_before = now + self._streak.failed(error)
+    def failed(self, error: Exception, now: float, *, may_be_running: bool) -> Exception | None:
+        """Note a failed poll; return why the connection is lost, if the failure means that.
+
+        Parameters
+        ----------
+        error, now
+            The failure, and the monotonic clock.
+        may_be_running
+            Whether a request of ours may be running in the sandbox: more patience is due then.
+        """
+        self.retry_at = now + self._streak.failed(error)
         if self._failing_since is None:
             self._failing_since = now
         failed_seconds = now - self._failing_since
-        verdict = self._verdict(error, failed_seconds)
+        verdict = self._verdict(error, failed_seconds, may_be_running=may_be_running)
         is_news = verdict is None and not self._is_unreachable
         if is_news and failed_seconds > UNREACHABLE_AFTER_SECONDS:
             self._is_unreachable = True
-            self._owner.on_reachable(error)
+            self._listener.on_reachable(error)
         return verdict
 
-    def _verdict(self, error: Exception, failed_seconds: float) -> Exception | None:
+    def _verdict(
+        self, error: Exception, failed_seconds: float, *, may_be_running: bool
+    ) -> Exception | None:
         times = self._streak.same_failures
         if isinstance(error, TakenOverError | InboxFullError):
             return error
-        if is_final(error, times) and (
-            failed_seconds > REFUSED_SECONDS or not self._requests.is_at_work
-        ):
+        if is_final(error, times) and (failed_seconds > REFUSED_SECONDS or not may_be_running):
             return error
+        # Certain at once: an agent has answered, and it is another one.
         if isinstance(error, UnknownAgentError):
             return SandboxLostError("The variables are gone, because the sandbox was started anew.")
         if isinstance(error, NoAgentError) and times >= MAX_CONSECUTIVE_ABSENCES:

@@ -1,4 +1,4 @@
-"""Finds the agent's answer in a tool's result, whatever the shape of that result.
+"""Reads what the agent sends: its response in a tool's result, and the log in its slices.
 
 Everything here comes from the sandbox and is untrusted: nesting, number and size are bounded, and
 a frame counts only when it carries this call's random id and its length and checksum are right.
@@ -19,6 +19,8 @@ from ivy_kernel.errors import AnswerError
 from ivy_kernel.models import Channel, Json, Message
 from ivy_kernel.routes.agent.programs import BEGIN, END
 
+# -- the log
+
 SLICES_KEPT = 64
 HELD_LIMIT_BYTES = 256 << 20
 CHANNELS: dict[str, Channel] = {
@@ -30,21 +32,21 @@ CHANNELS: dict[str, Channel] = {
 
 
 class InboxFullError(AnswerError):
-    """More is held than an agent of ours ever keeps, and there is no end of a record in it."""
+    """Raised for a record that is longer than all that an agent of ours keeps."""
 
 
 class Inbox:
-    """The contiguous part of the log that has arrived, in order and without repetition.
+    """Puts slices of the log together into records, in order and without repetition.
 
     Slices come out of order when calls overtake each other, and twice when one is asked for again.
 
     Parameters
     ----------
     offset
-        Where to begin to read.
+        The log's offset where reading begins.
     held_limit_bytes
-        How much may be held of what cannot be read yet: of a record without an end, and of slices
-        that came early.
+        How much may be held that cannot be read yet: of a record without an end, and of slices that
+        came early.
     """
 
     def __init__(self, offset: int = 0, *, held_limit_bytes: int = HELD_LIMIT_BYTES) -> None:
@@ -56,11 +58,11 @@ class Inbox:
 
     @property
     def has_gap(self) -> bool:
-        """Whether a later slice is here and an earlier one is not."""
+        """Whether a slice has arrived and one before it has not."""
         return bool(self._early)
 
     def add(self, offset: int, data: bytes) -> list[Json]:
-        """Take a slice; the records that are complete now.
+        """Take a slice; return the records that are complete now.
 
         Raises
         ------
@@ -83,7 +85,7 @@ class Inbox:
         return [record for record in map(self._record, lines) if record is not None]
 
     def _may_keep(self, offset: int, size_bytes: int) -> bool:
-        """Whether to take a slice: the next one always, an early one while there is room."""
+        """Decide whether to take a slice: the next one always, an early one while there is room."""
         if offset <= self.offset:
             return True
         held_bytes = sum(map(len, self._early.values()))
@@ -110,7 +112,7 @@ class Inbox:
 
     @staticmethod
     def _with_python_json(line: bytes) -> object:
-        """As Python reads it: with ``NaN`` and lone surrogates, which kernels do send."""
+        """Read it as Python does: with ``NaN`` and lone surrogates, which kernels do send."""
         try:
             return json.loads(line.decode("utf-8", "replace"))
         except (ValueError, RecursionError):
@@ -118,7 +120,7 @@ class Inbox:
 
 
 def to_message(record: Json) -> Message | None:
-    """The Jupyter message in a record; ``None`` when it is none."""
+    """Return the Jupyter message in a record; ``None`` when it is none."""
     header, parent, metadata = record.get("h"), record.get("p"), record.get("m")
     channel = CHANNELS.get(str(record.get("c")))
     if channel is None or not isinstance(header, dict) or not isinstance(parent, dict):
@@ -138,12 +140,14 @@ def to_message(record: Json) -> Message | None:
     )
 
 
+# -- responses
+
 DEEPEST_NESTING = 12
 MOST_STRINGS = 20_000
-ANSWER_LIMIT_BYTES = 17 << 20
+RESPONSE_LIMIT_BYTES = 17 << 20
 EXCERPT_CHARS = 300
 HEAD_CHARS = 64
-"""More than what stands before a frame's content."""
+"""More than the length and the checksum before a frame's content."""
 
 HEADER_TYPES = {
     "nonce": str,
@@ -152,37 +156,38 @@ HEADER_TYPES = {
     **dict.fromkeys(("attached", "base", "offset", "end", "acknowledged"), int),
     **dict.fromkeys(("generation", "pending", "parked"), int),
 }
-"""What is counted with, or known again by; other fields are only shown."""
+"""Fields that this side computes with; others are only shown, and may be anything."""
 
+# Numbers instead of the `errno` module: they are those of the sandbox's system, not of ours.
 ENOENT = 2
 """No socket of that name: the directory is not the one that the start call saw."""
 
 CONNECTION_REFUSED = (111, 61)
-"""Linux's and macOS's number for it: the socket is there, and nobody listens any more."""
+"""On Linux and macOS: the socket's file is there, and no process listens any more."""
 
 
 class NoAgentError(Exception):
-    """The call ran, and found no agent to speak to: nothing was handed over."""
+    """Raised when a call ran and found no agent: nothing was handed over."""
 
-    def __init__(self, code: int, words: str) -> None:
-        super().__init__(words)
-        self.code = code
+    def __init__(self, errno: int, reason: str) -> None:
+        super().__init__(reason)
+        self.errno = errno
 
 
-class AgentSilentError(Exception):
-    """The call ran and reached the agent, but no answer came back to it."""
+class AgentUnresponsiveError(Exception):
+    """Raised when a call ran and reached the agent, which sent no response."""
 
 
 class TruncatedError(Exception):
-    """The tool cut what was printed; ``size_chars`` is how much of it arrived."""
+    """Raised when the tool cut what was printed; ``size_chars`` is how much of it arrived."""
 
     def __init__(self, size_chars: int) -> None:
         super().__init__(f"the tool cut its output after {size_chars} characters")
         self.size_chars = size_chars
 
 
-class ChangedError(TruncatedError):
-    """Beginning and end are there, but what is between them is not what was printed."""
+class CorruptedError(TruncatedError):
+    """Raised when beginning and end are there, but not what was printed between them."""
 
     def __init__(self, size_chars: int, *, was_plain: bool) -> None:
         super().__init__(size_chars)
@@ -190,19 +195,19 @@ class ChangedError(TruncatedError):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """A decoded frame.
+class AgentResponse:
+    """The agent's response to one call, decoded.
 
     Parameters
     ----------
     header
-        What the agent says about itself and this answer.
+        The agent's state, and what this response holds.
     body
         A slice of the message log.
     place
         Of a start call: ``directory``, ``base`` and ``how`` (``found`` or ``started``).
     size_chars
-        How long the frame was as text.
+        The frame's length as text.
     """
 
     header: Json
@@ -211,19 +216,19 @@ class Answer:
     size_chars: int = 0
 
 
-def read_answer(result: object, call_id: str) -> Answer:
-    """Decode the answer to one call.
+def read_response(result: object, call_id: str) -> AgentResponse:
+    """Decode the response to one call.
 
     Raises
     ------
-    NoAgentError, AgentSilentError
-        The program reported that instead of an answer.
+    NoAgentError, AgentUnresponsiveError
+        The program reported that instead of an response.
     TruncatedError
         The beginning of the frame is there, its end is not.
-    ChangedError
+    CorruptedError
         Both are there, and its length or checksum is wrong.
     AnswerError
-        There is nothing of this call in the result, or nonsense.
+        There is nothing of this call in the result, or its header is malformed.
     """
     begin, end = BEGIN + call_id, END + call_id
     failure: TruncatedError | None = None
@@ -234,10 +239,10 @@ def read_answer(result: object, call_id: str) -> Answer:
             failure = failure or TruncatedError(len(text))
             continue
         frame = text[start + len(begin) : stop].strip()
-        answer = _read_frame(frame)
-        if answer is not None:
-            return answer
-        failure = ChangedError(len(text), was_plain=_is_plain(frame))
+        response = _read_frame(frame)
+        if response is not None:
+            return response
+        failure = CorruptedError(len(text), was_plain=_is_plain(frame))
     if failure is not None:
         raise failure
     excerpt = json.dumps(result, default=str)[:EXCERPT_CHARS]
@@ -245,14 +250,16 @@ def read_answer(result: object, call_id: str) -> Answer:
 
 
 def _printed(strings: Iterator[str], begin: str, end: str) -> Iterator[str]:
-    """The strings with a beginning in them, each together with those that follow up to its end.
+    """Yield the strings with a beginning in them, each joined with those that follow to its end.
 
-    Some tools give their output back in pieces: a list of lines, or of what was flushed.
+    Some tools return their output in pieces: a list of lines, or of what was flushed.
     """
     pieces: list[str] = []
     for text in strings:
         if not pieces and begin not in text:
             continue
+        # An end mark may itself be cut in two, so the last piece's tail is looked at again; joining
+        # all pieces each time would be quadratic.
         seam = pieces[-1][-len(end) :] if pieces else ""
         pieces.append(text)
         if end in seam + text:
@@ -263,7 +270,7 @@ def _printed(strings: Iterator[str], begin: str, end: str) -> Iterator[str]:
 
 
 def _strings(value: object, depth: int, budget: list[int]) -> Iterator[str]:
-    """Every string in a JSON value; JSON within a string is looked through before the string."""
+    """Yield every string in a JSON value; JSON inside a string comes before that string."""
     budget[0] -= 1
     if depth <= 0 or budget[0] <= 0:
         return
@@ -286,19 +293,21 @@ def _parsed(text: str) -> object:
         return None
 
 
-def _read_frame(text: str) -> Answer | None:
+def _read_frame(text: str) -> AgentResponse | None:
     place: Json = {}
     if text.startswith("@"):
         line, _, text = text[1:].partition("\n")
         found = _parsed(line)
         place = found if isinstance(found, dict) else {}
     if text.startswith("!"):
-        number, _, words = text[1:].partition(" ")
+        number, _, reason = text[1:].partition(" ")
         is_number = number.isascii() and number.isdecimal() and len(number) < 10
-        code = int(number) if is_number else 0
-        if code == ENOENT or code in CONNECTION_REFUSED:
-            raise NoAgentError(code, words)
-        raise AgentSilentError(words)
+        errno = int(number) if is_number else 0
+        if errno == ENOENT or errno in CONNECTION_REFUSED:
+            raise NoAgentError(errno, reason)
+        raise AgentUnresponsiveError(reason)
+    # Length and checksum are of the bytes within: a tool that wraps lines or changes line ends does
+    # no harm, and one that changes anything else is noticed.
     try:
         length, checksum, encoded = text.split(".", 2)
         decode = _plain if _is_plain(text) else _unpacked
@@ -314,7 +323,7 @@ def _read_frame(text: str) -> Answer | None:
     for name, kind in HEADER_TYPES.items():
         if name in header and not isinstance(header[name], kind):
             raise AnswerError(f"The agent's answer cannot be read: its {name} is no {kind}.")
-    return Answer(header, body, place, len(text))
+    return AgentResponse(header, body, place, len(text))
 
 
 def _is_plain(frame: str) -> bool:
@@ -322,7 +331,7 @@ def _is_plain(frame: str) -> bool:
 
 
 def _plain(text: str, size_bytes: int, crc: int) -> bytes | None:
-    if size_bytes > ANSWER_LIMIT_BYTES:
+    if size_bytes > RESPONSE_LIMIT_BYTES:
         return None
     lines = text.replace("\r", "").replace("\n", "")
     raw = lines[1:-1].replace("\t", "\n").encode("ascii")
@@ -333,6 +342,7 @@ def _unpacked(text: str, size_bytes: int, crc: int) -> bytes | None:
     packed = base64.b64decode("".join(text.split()), validate=True)
     if len(packed) != size_bytes or zlib.crc32(packed) != crc:
         return None
+    # Bounded: a few bytes could inflate to gigabytes.
     inflater = zlib.decompressobj()
-    raw = inflater.decompress(packed, ANSWER_LIMIT_BYTES)
+    raw = inflater.decompress(packed, RESPONSE_LIMIT_BYTES)
     return None if inflater.unconsumed_tail else raw

@@ -1,4 +1,4 @@
-"""How the agent route behaves: every limit and choice of it, in one frozen object."""
+"""The options of the agent route, in one frozen object that is handed through whole."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ class AgentOptions:
     poll_wait_seconds
         The longest time that a long poll waits for output; below what proxies and tools allow.
     idle_poll_seconds
-        How long after the last activity widgets and threads are listened to between cells.
+        How long after the last activity polls go on between cells, for widgets and threads; 0 never
+        polls between cells.
     idle_lifetime_seconds
         After so long without contact the agent ends itself, and the variables with it.
     log_limit_bytes
-        How much output is kept in the sandbox for a reader that does not come.
+        How much output is kept in the sandbox while no poll fetches it.
     open_limit_seconds
         How long calls may fail while the agent is looked for.
     give_up_seconds

@@ -1,23 +1,32 @@
-"""When to poll, how long each poll may wait, and how soon it is to be answered. Pure."""
+"""Decides when to poll, how long a poll may wait, and how large a response may be.
+
+Pure: no clock, no input or output. Nothing of this is documented by the platform, so that all of it
+is learned from how earlier polls went.
+"""
 
 from __future__ import annotations
 
 from ivy_kernel.errors import NoAnswerError, RateLimitedError
+from ivy_kernel.routes.agent.options import AgentOptions
+
+# -- how long output is collected
 
 SHORTEST_SECONDS = 0.005
-"""What a kernel says at once comes within this. The agent itself waits longer near a cell's end."""
+"""Messages sent together come within this. The agent itself waits longer near a cell's end."""
 
 LONGEST_SECONDS = 0.25
 DELAY_GROWTH = 1.6
 DENSE_SECONDS = 0.04
-BURST_ANSWERS = 60.0
-ANSWERS_A_SECOND = 4.0
+
+# A token bucket: so many responses at once, then so many a second while output goes on.
+BURST_RESPONSES = 60.0
+RESPONSES_PER_SECOND = 4.0
 
 
 class BatchingDelay:
-    """Short for output that comes now and then, longer for output that does not stop.
+    """Computes how long output is collected before a poll is answered: a debounce that adapts.
 
-    Each answer costs a call of a tool: a process in the sandbox, and a part of some rate limit.
+    Each response costs a call of a tool: a process in the sandbox, and a part of some rate limit.
     Sparse output is shown at once. Dense output, of which more has come before the last could be
     shown, is collected ever longer; so is sparse output when it goes on and on.
     """
@@ -25,18 +34,18 @@ class BatchingDelay:
     def __init__(self) -> None:
         self._seconds = SHORTEST_SECONDS
         self._answered_at = float("-inf")
-        self._allowance = BURST_ANSWERS
+        self._allowance = BURST_RESPONSES
 
     def submitted(self) -> None:
-        """A new cell is under way, about which nothing is known."""
+        """Begin anew: of a new cell nothing is known yet."""
         self._seconds = SHORTEST_SECONDS
 
     def answered(self, now: float) -> None:
-        """An answer has brought output of a cell that goes on."""
+        """Note a response with output of a cell that goes on."""
         gap_seconds = now - self._answered_at
         self._answered_at = now
-        refilled = self._allowance + gap_seconds * ANSWERS_A_SECOND
-        self._allowance = max(0.0, min(BURST_ANSWERS, refilled) - 1.0)
+        refilled = self._allowance + gap_seconds * RESPONSES_PER_SECOND
+        self._allowance = max(0.0, min(BURST_RESPONSES, refilled) - 1.0)
         if gap_seconds < DENSE_SECONDS + self._seconds:
             self._seconds = min(LONGEST_SECONDS, self._seconds * DELAY_GROWTH)
         else:
@@ -44,148 +53,154 @@ class BatchingDelay:
 
     @property
     def seconds(self) -> float:
-        """How long after the first output the next poll is to be answered."""
+        """The delay from the first output to the next poll's response."""
         return self._seconds if self._allowance >= 1.0 else LONGEST_SECONDS
 
+
+# -- how large a response may be
 
 SMALLEST_LIMIT_CHARS = 2_048
 FIRST_LIMIT_CHARS = 1 << 20
 LARGEST_LIMIT_CHARS = 16 << 20
 SIZE_GROWTH = 4
-FULL = 0.75
-"""An answer is full when it takes this share of its limit: there may be more where it came from."""
+FULL_SHARE = 0.75
+"""A response is full when it takes this share of its limit: more of the log may follow."""
 
 QUICK_SECONDS = 0.5
 SLOW_SECONDS = 3.0
-"""On a slow line large answers only keep others, and what the user waits for, from coming."""
+"""On a slow line large responses only delay others, and what the user waits for."""
 
-FULL_ANSWERS_BEFORE_MORE = 20
+FULL_RESPONSES_BEFORE_GROWTH = 20
 
 
 class ResponseSizeLimit:
-    """Begins with what most tools print whole, and grows for as long as that goes well.
+    """Limits how much a response may hold: grows from what most tools print whole, while it works.
 
     Each call costs a round trip and a process in the sandbox, so that large outputs travel in few
-    large answers; how much a tool prints is documented nowhere.
+    large responses; how much a tool prints is documented nowhere.
     """
 
     def __init__(self) -> None:
         self.limit_chars = FIRST_LIMIT_CHARS
         self.may_be_plain = True
-        self._printed_chars = LARGEST_LIMIT_CHARS
-        self._accepted_chars = LARGEST_LIMIT_CHARS
-        self._whole_chars = 0
-        self._full_answers = 0
+        # Two bounds: what the tool prints whole, which never changes, and what the line to it has
+        # delivered lately, which recovers.
+        self._printable_chars = LARGEST_LIMIT_CHARS
+        self._deliverable_chars = LARGEST_LIMIT_CHARS
+        self._largest_whole_chars = 0
+        self._full_responses = 0
 
     def accepted(self, size_chars: int, took_seconds: float) -> None:
-        """An answer has arrived whole, after this time from when there was something to tell."""
-        self._whole_chars = max(self._whole_chars, size_chars)
+        """Note a response that has arrived whole, and how long it was on its way."""
+        self._largest_whole_chars = max(self._largest_whole_chars, size_chars)
         if took_seconds > SLOW_SECONDS:
             if self.limit_chars > FIRST_LIMIT_CHARS:
                 self.limit_chars = max(FIRST_LIMIT_CHARS, self.limit_chars // 2)
-        elif size_chars >= FULL * self.limit_chars:
-            self._full_answers += 1
-            if self._full_answers % FULL_ANSWERS_BEFORE_MORE == 0:
-                self._accepted_chars = min(LARGEST_LIMIT_CHARS, self._accepted_chars * 2)
+        elif size_chars >= FULL_SHARE * self.limit_chars:
+            self._full_responses += 1
+            if self._full_responses % FULL_RESPONSES_BEFORE_GROWTH == 0:
+                self._deliverable_chars = min(LARGEST_LIMIT_CHARS, self._deliverable_chars * 2)
             if took_seconds < QUICK_SECONDS:
                 grown = min(
-                    self.limit_chars * SIZE_GROWTH, self._printed_chars, self._accepted_chars
+                    self.limit_chars * SIZE_GROWTH, self._printable_chars, self._deliverable_chars
                 )
                 self.limit_chars = max(self.limit_chars, grown)
 
     def truncated(self, size_chars: int) -> None:
-        """The tool has cut what it printed; so much of it has arrived. That stays so."""
+        """Note that the tool has cut its output to this length; its limit does not change."""
         smaller = min(self.limit_chars // 2, int(size_chars * 0.9))
-        if self._whole_chars < self.limit_chars:
-            smaller = max(smaller, self._whole_chars)
+        # Not below what has arrived whole already, unless that was as large as what was now cut.
+        if self._largest_whole_chars < self.limit_chars:
+            smaller = max(smaller, self._largest_whole_chars)
         else:
-            self._whole_chars = 0
-        self.limit_chars = self._printed_chars = max(SMALLEST_LIMIT_CHARS, smaller)
+            self._largest_whole_chars = 0
+        self.limit_chars = self._printable_chars = max(SMALLEST_LIMIT_CHARS, smaller)
 
     def corrupted(self, size_chars: int, *, was_plain: bool) -> None:
-        """The tool has changed what it printed: plain text, or the middle of too long a one."""
+        """Note that the tool has changed its output: plain text, or the middle of a long one."""
         if was_plain:
             self.may_be_plain = False
         else:
             self.truncated(size_chars)
 
     def failed(self) -> None:
-        """A large answer was due, and its call has failed: perhaps something does not bear it."""
+        """Note that a call failed when a large response was due: it may have been too large."""
         if self.limit_chars > FIRST_LIMIT_CHARS:
-            self._accepted_chars = max(FIRST_LIMIT_CHARS, self.limit_chars // 2)
+            self._deliverable_chars = max(FIRST_LIMIT_CHARS, self.limit_chars // 2)
             self.limit_chars = FIRST_LIMIT_CHARS
-            self._full_answers = 0
+            self._full_responses = 0
 
+
+# -- when to poll, and how long a poll waits
 
 UNPROBED_WAIT_SECONDS = 1.0
 """The longest wait while it is unknown whether calls may overlap, or known that they may not: an
 interrupt would have to queue behind it."""
 
 HEDGE_SECONDS = 1.0
+"""The age of a cell from which a second, hedged poll is kept in flight: when one response is lost,
+the other still brings the output."""
+
 IDLE_DELAY_SECONDS = 0.3
 RATE_LIMITED_BATCHING_SECONDS = 1.0
 RATE_LIMITED_WAIT_SECONDS = 5.0
-"""The longest wait while only one poll may be in flight for the sake of a rate limit: if its answer
-is lost, nothing else tells of the cell until then."""
+"""The longest wait while a rate limit allows only one poll in flight: if its response is lost, only
+the next poll brings the cell's output."""
 
 RATE_LIMITED_FOR_SECONDS = 60.0
 BACKGROUND_FOR_SECONDS = 60.0
 FULL_WAITS_BEFORE_LONGER = 10
-QUEUEING_THRESHOLD = 2
+QUEUEING_SIGNS_NEEDED = 2
 PROBE_AGAIN_SECONDS = 60.0
 CAP_SECONDS = 0.9
-"""A call that was ended after less than this has not met the tool's cap."""
+"""A call that failed sooner has not met the tool's time limit."""
 
 CUT_SECONDS = 5.0
-"""A connection that broke after less than this was not cut for its silence."""
+"""A connection that broke sooner was not cut by a proxy for being idle."""
 
 
 class PollScheduler:
-    """Learns from the answers what this sandbox bears.
+    """Decides when to poll and how long a poll may wait, by what it has learned of the sandbox.
 
     Parameters
     ----------
-    wait_seconds
-        The longest wait of a poll; below what proxies and tools allow.
-    idle_poll_seconds
-        How long after the last activity something that can speak (widgets, threads) is listened
-        to. 0 never listens between cells.
+    options
+        Give ``poll_wait_seconds`` and ``idle_poll_seconds``.
     may_overlap
         Whether calls may run at the same time; ``None`` until it is found out.
     """
 
     def __init__(
         self,
+        options: AgentOptions,
         *,
-        wait_seconds: float = 25.0,
-        idle_poll_seconds: float = 300.0,
         may_overlap: bool | None = None,
     ) -> None:
         self.may_overlap = may_overlap
-        self.wait_limit_seconds = wait_seconds
+        self.wait_limit_seconds = options.poll_wait_seconds
         self._batching_delay = BatchingDelay()
-        self._longest_wait_seconds = wait_seconds
-        self._idle_poll_seconds = idle_poll_seconds
+        self._longest_wait_seconds = options.poll_wait_seconds
+        self._idle_poll_seconds = options.idle_poll_seconds
         self._active_since = 0.0
         self._last_activity = 0.0
         self._last_background = float("-inf")
         self._rate_limited_until = float("-inf")
-        self._is_chatting = False
-        self._can_speak = False
+        self._is_streaming = False
+        self._may_send_background = False
         self._full_waits = 0
         self._is_known = may_overlap is not None
         self._queueing_signs = 0
         self._probed_at = float("-inf")
 
     def submitted(self, now: float) -> None:
-        """Something new has been handed over."""
+        """Note that a request has been submitted."""
         self._active_since = self._last_activity = now
         self._batching_delay.submitted()
-        self._is_chatting = False
+        self._is_streaming = False
 
-    def listen(self, now: float) -> None:
-        """Something may have been said, or is being said, that nobody has heard."""
-        self._can_speak = True
+    def expect_background(self, now: float) -> None:
+        """Begin to poll at once: there may be messages that belong to no request of ours."""
+        self._may_send_background = True
         self._last_activity = now - IDLE_DELAY_SECONDS
 
     def answered(
@@ -195,33 +210,33 @@ class PollScheduler:
         has_output: bool,
         was_active: bool,
         is_active: bool,
-        can_speak: bool,
+        may_send_background: bool,
     ) -> None:
-        """A poll has been answered.
+        """Learn from a poll that has been answered.
 
         Parameters
         ----------
         now
             The monotonic clock.
         has_output
-            Whether it brought anything.
+            Whether it brought a part of the log.
         was_active, is_active
-            Whether something of ours was under way before it, and still is.
-        can_speak
-            Whether the sandbox has something that may speak without being asked.
+            Whether a request of ours was in flight before it, and still is.
+        may_send_background
+            Whether there are widgets or threads, which may send messages at any time.
         """
-        self._can_speak = can_speak
+        self._may_send_background = may_send_background
         if was_active:
             self._last_activity = now
         if has_output and not was_active:
             self._last_background = now
-        self._is_chatting = has_output and is_active
-        if self._is_chatting:
+        self._is_streaming = has_output and is_active
+        if self._is_streaming:
             self._batching_delay.answered(now)
 
-    def waited(self, wait_seconds: float) -> None:
-        """A poll has waited its whole time and was answered: dare a longer one some day."""
-        if wait_seconds < self.wait_limit_seconds:
+    def waited(self, poll_wait_seconds: float) -> None:
+        """Note a poll that was answered after its whole wait; after some of them, wait longer."""
+        if poll_wait_seconds < self.wait_limit_seconds:
             return
         self._full_waits += 1
         if self._full_waits >= FULL_WAITS_BEFORE_LONGER:
@@ -230,37 +245,38 @@ class PollScheduler:
             self.wait_limit_seconds = min(longer, self._longest_wait_seconds)
 
     def failed(self, error: Exception, now: float, *, asked: float, lasted: float) -> None:
-        """A poll that asked to wait has failed after a time; perhaps the tool's cap ended it."""
+        """Note a failed poll; one that had lasted for a while may have met a time limit."""
         if isinstance(error, RateLimitedError):
             self._rate_limited_until = now + RATE_LIMITED_FOR_SECONDS
         shortest = CUT_SECONDS if isinstance(error, NoAnswerError) else CAP_SECONDS
+        # A call that ended before its wait was over met the tool's, or a proxy's, limit: wait less.
         if shortest <= lasted < asked:
             self.wait_limit_seconds = max(1.0, min(self.wait_limit_seconds, lasted * 0.7))
             self._full_waits = 0
 
     def overlap_seen(self) -> None:
-        """A call was made while another was under way in the sandbox."""
+        """Note that a call got through while another was parked in the sandbox."""
         self.may_overlap = True
 
     def queueing_seen(self, now: float) -> None:
-        """A call came through only after another had waited its whole time.
+        """Note that a call got through only after another had waited its whole time.
 
-        Believed when it is seen twice, because a slow network looks alike, and looked into again
-        from time to time.
+        Counts when it is seen twice, because a slow network looks alike; it is probed again from
+        time to time.
         """
         self._queueing_signs += 1
         self._probed_at = now
-        if self._queueing_signs >= QUEUEING_THRESHOLD:
+        if self._queueing_signs >= QUEUEING_SIGNS_NEEDED:
             self.may_overlap = False
 
     def wants_probe(self, now: float) -> bool:
-        """Whether to find out if calls may overlap."""
+        """Decide whether to find out if calls may overlap."""
         if self._is_known or self.may_overlap:
             return False
         return self.may_overlap is None or now - self._probed_at > PROBE_AGAIN_SECONDS
 
-    def wait_seconds(self, now: float) -> float:
-        """How long the next poll may wait."""
+    def poll_wait_seconds(self, now: float) -> float:
+        """Return how long the next poll may wait."""
         if self.may_overlap and now < self._rate_limited_until:
             return min(RATE_LIMITED_WAIT_SECONDS, self.wait_limit_seconds)
         if self.may_overlap:
@@ -268,33 +284,39 @@ class PollScheduler:
         return min(UNPROBED_WAIT_SECONDS, self.wait_limit_seconds)
 
     def batching_delay(self, now: float) -> float:
-        """How long after the first output the next poll is to be answered."""
+        """Return the delay from the first output to the next poll's response."""
         if now < self._rate_limited_until:
             return RATE_LIMITED_BATCHING_SECONDS
         return self._batching_delay.seconds
 
     def polls_wanted(self, now: float, *, is_active: bool) -> int:
-        """How many polls should be in flight."""
+        """Return how many polls should be in flight."""
         if not is_active:
-            return int(self._listens_while_idle(now) and now >= self.idle_start)
+            return int(self._polls_while_idle(now) and now >= self.idle_start)
         if not self.may_overlap or now < self._rate_limited_until:
             return 1
-        if self._is_chatting:
+        # While one response is on its way another poll is parked already, so that the next output
+        # need not wait for a round trip; the third is the hedge.
+        if self._is_streaming:
             return 3
         return 2 if now - self._active_since >= HEDGE_SECONDS else 1
 
     @property
     def idle_start(self) -> float:
-        """When polling between cells begins: not at once, the next cell would only displace it."""
+        """The time at which polling between cells begins.
+
+        Not at once: the next cell of a "run all" comes sooner, and would find a poll in its way.
+        """
         return self._last_activity + IDLE_DELAY_SECONDS
 
-    def should_listen_later(self, now: float) -> bool:
-        """Whether to look again at :attr:`idle_start`."""
-        return self._listens_while_idle(now) and now < self.idle_start
+    def should_poll_later(self, now: float) -> bool:
+        """Decide whether polling is to begin at :attr:`idle_start`."""
+        return self._polls_while_idle(now) and now < self.idle_start
 
-    def _listens_while_idle(self, now: float) -> bool:
+    def _polls_while_idle(self, now: float) -> bool:
         if self.may_overlap is False:
-            return False
-        speaks = self._can_speak or now - self._last_background < BACKGROUND_FOR_SECONDS
+            return False  # the next cell, or an interrupt, would queue behind the poll
+        was_recent = now - self._last_background < BACKGROUND_FOR_SECONDS
         recent = max(self._last_activity, self._last_background)
-        return speaks and now - recent < self._idle_poll_seconds
+        is_expected = self._may_send_background or was_recent
+        return is_expected and now - recent < self._idle_poll_seconds

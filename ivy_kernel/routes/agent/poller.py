@@ -1,4 +1,11 @@
-"""Keeps polls in flight, so that what is submitted arrives once and what is said arrives soon."""
+"""Keeps long polls to the agent in flight.
+
+The agent keeps all that the kernel sends in one log, and holds ("parks") each poll until there is
+more of the log than the poll has asked from, or its wait is over. Every poll also carries the
+submissions that are not acknowledged, so that a short cell costs one call. Responses may come late,
+twice, out of order, or never; `Inbox` puts the slices in order, and a gap that lasts is asked for
+again (``rewind``).
+"""
 
 from __future__ import annotations
 
@@ -7,27 +14,34 @@ import logging
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from ivy_kernel.models import Json
 from ivy_kernel.routes.agent.calls import AgentCalls, Submission
-from ivy_kernel.routes.agent.failures import Health, provably_not_run
+from ivy_kernel.routes.agent.failures import ConnectionListener, Health, provably_not_run
 from ivy_kernel.routes.agent.frames import (
-    HELD_LIMIT_BYTES,
-    Answer,
-    ChangedError,
+    AgentResponse,
+    CorruptedError,
     Inbox,
     TruncatedError,
 )
 from ivy_kernel.routes.agent.pacing import FIRST_LIMIT_CHARS, PollScheduler, ResponseSizeLimit
+from ivy_kernel.routes.agent.requests import RequestTable
 
 _log = logging.getLogger(__name__)
 
-POLLS_LIMIT = 6
+MAX_POLLS_IN_FLIGHT = 6
 TICK_SECONDS = 0.1
+"""The interval of the check for polls that are due, while anything is in flight."""
+
 GAP_SECONDS = 0.3
+"""A slice that is missing for longer is asked for again; a slow response may bring it sooner."""
+
 OVERDUE_SECONDS = 2.0
+"""A response so late after its poll's wait may be lost: another poll is sent beside it."""
+
 PROBE_DELAY_SECONDS = 0.15
+"""The head start of a poll before its probe, so that it can be parked by then."""
 
 
 @dataclass(eq=False)
@@ -35,50 +49,16 @@ class Poll:
     """A poll in flight."""
 
     sent_at: float
-    wait_seconds: float
+    poll_wait_seconds: float
     has_waited: bool = False
 
     def is_overdue(self, now: float) -> bool:
-        """Whether it should have been answered by now; another is sent beside it."""
-        return now > self.sent_at + self.wait_seconds + OVERDUE_SECONDS
-
-
-class RequestsInFlight(Protocol):
-    """What a poller must know of the requests in flight, and what it hands them."""
-
-    @property
-    def is_active(self) -> bool:
-        """Whether anything of ours has been submitted and is under way."""
-        ...
-
-    @property
-    def is_expecting(self) -> bool:
-        """Whether a restarted kernel is awaited."""
-        ...
-
-    def on_record(self, record: Json) -> None:
-        """Called with each record of the agent's log, in order."""
-        ...
-
-    def on_silence(self) -> None:
-        """Called when the agent has nothing under way and everything it said has arrived."""
-        ...
-
-
-class PollerOwner(Protocol):
-    """What has made a poller and hears how it fares."""
-
-    def on_failed_call(self) -> None:
-        """Called after each failed poll: what it carried may be known not to have arrived."""
-        ...
-
-    def on_over(self, reason: Exception) -> None:
-        """Called once, when there will be no more polls, for the reason given."""
-        ...
+        """Whether it should have been answered by now."""
+        return now > self.sent_at + self.poll_wait_seconds + OVERDUE_SECONDS
 
 
 class Poller:
-    """Keeps long polls to one agent in flight, until one of the two is gone.
+    """Keeps long polls to one agent in flight, until it is closed or the connection is lost.
 
     Parameters
     ----------
@@ -88,12 +68,12 @@ class Poller:
         Decides when to poll, and for how long.
     health
         Judges the calls that fail.
-    requests
-        The requests in flight, which take what the agent says.
-    owner
+    table
+        The requests in flight; takes the records of the agent's log.
+    listener
         Told of failed polls, and of the end.
     held_limit_bytes
-        How much may be held of what the agent said and cannot be read yet.
+        How much of the log may be held that cannot be read yet.
     """
 
     def __init__(
@@ -101,10 +81,10 @@ class Poller:
         calls: AgentCalls,
         scheduler: PollScheduler,
         health: Health,
-        requests: RequestsInFlight,
-        owner: PollerOwner,
+        table: RequestTable,
+        listener: ConnectionListener,
         *,
-        held_limit_bytes: int = HELD_LIMIT_BYTES,
+        held_limit_bytes: int,
     ) -> None:
         base: int = calls.agent.header.get("base", 0)
         self.inbox = Inbox(base, held_limit_bytes=held_limit_bytes)
@@ -113,14 +93,14 @@ class Poller:
         self.calls = calls
         self._health = health
         self._outbox = calls.outbox
-        self._requests = requests
-        self._owner = owner
+        self._table = table
+        self._listener = listener
         self._loop = asyncio.get_running_loop()
         self._polls: set[Poll] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._timer: asyncio.TimerHandle | None = None
-        self._is_over = False
-        self._must_rewind = True
+        self._is_closed = False
+        self._must_rewind = True  # the agent's cursor is where an earlier client left it
         self._gap: tuple[int, float] | None = None
         self._is_probing = False
         self._polls_of_activity = 0
@@ -129,35 +109,33 @@ class Poller:
     # -- what the route asks
 
     def submit(self, body: Json) -> Submission:
-        """Hand something over for the agent to do exactly once, after all that came before."""
+        """Hand over an instruction, which the agent carries out once, after all earlier ones."""
         submission = self._outbox.add(body)
         self.scheduler.submitted(self._loop.time())
         self._polls_of_activity = 0
-        self._top_up()
+        self._schedule_polls()
         return submission
 
-    def listen(self) -> None:
-        """Poll although nothing was submitted: after attaching to an agent that was living."""
-        self.scheduler.listen(self._loop.time())
-        self._top_up()
+    def poll_for_background(self) -> None:
+        """Poll although nothing was submitted: after attaching to an agent that was alive."""
+        self.scheduler.expect_background(self._loop.time())
+        self._schedule_polls()
 
     async def interrupt(
         self, target: str, *, deadline_seconds: float, is_moot: Callable[[], bool]
     ) -> str:
         """Have the agent interrupt a request; see `AgentCalls.interrupt`."""
-        said = await self.calls.interrupt(
+        result = await self.calls.interrupt(
             target, deadline_seconds=deadline_seconds, is_moot=is_moot
         )
-        self._top_up()
-        return said
+        self._schedule_polls()
+        return result
 
     def close(self) -> None:
         """Stop polling; the agent lives on."""
-        self._end()
-
-    def _end(self) -> None:
-        self._is_over = True
+        self._is_closed = True
         self.calls.close()
+        # A poll that has found out that the connection is lost must live to report it.
         current = asyncio.current_task()
         if self._timer is not None:
             self._timer.cancel()
@@ -167,9 +145,9 @@ class Poller:
 
     # -- polls
 
-    def _top_up(self) -> None:
-        """Send the polls that are wanted now, and look again when that may change."""
-        if self._is_over:
+    def _schedule_polls(self) -> None:
+        """Send the polls that are due, and set the timer for the next ones."""
+        if self._is_closed:
             return
         now = self._loop.time()
         while self._wants_poll(now):
@@ -178,20 +156,20 @@ class Poller:
 
     @property
     def _has_work(self) -> bool:
-        """Whether anything of ours is under way, or on its way to the agent."""
-        return self._requests.is_active or self.calls.has_load
+        """Whether a request of ours is in flight, or anything is on its way to the agent."""
+        return self._table.is_active or self.calls.has_outgoing
 
     def _wants_poll(self, now: float) -> bool:
-        if now < self._health.not_before or len(self._polls) >= POLLS_LIMIT:
+        if now < self._health.retry_at or len(self._polls) >= MAX_POLLS_IN_FLIGHT:
             return False
         if self._outbox.has_unsent:
-            return True
+            return True  # even beside a parked poll, which carries nothing any more
         current = [poll for poll in self._polls if not poll.is_overdue(now)]
         if self._has_lasting_gap(now):
             self._must_rewind = True
             self._gap = None
             return True
-        is_active = self._has_work or self._requests.is_expecting
+        is_active = self._has_work or self._table.is_restarting
         return len(current) < self.scheduler.polls_wanted(now, is_active=is_active)
 
     def _has_lasting_gap(self, now: float) -> bool:
@@ -201,32 +179,35 @@ class Poller:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        is_active = self._has_work or self._requests.is_expecting
+        is_active = self._has_work or self._table.is_restarting
         if is_active or self._gap is not None:
-            pause = self._health.not_before - now if self._health.not_before > now else TICK_SECONDS
-            self._timer = self._loop.call_later(pause, self._top_up)
-        elif self.scheduler.should_listen_later(now) or self._health.not_before > now:
-            at = max(self.scheduler.idle_start, self._health.not_before)
-            self._timer = self._loop.call_at(at + 0.001, self._top_up)
+            pause = self._health.retry_at - now if self._health.retry_at > now else TICK_SECONDS
+            self._timer = self._loop.call_later(pause, self._schedule_polls)
+        elif self.scheduler.should_poll_later(now) or self._health.retry_at > now:
+            at = max(self.scheduler.idle_start, self._health.retry_at)
+            self._timer = self._loop.call_at(at + 0.001, self._schedule_polls)
 
     def _send_poll(self, now: float) -> None:
         is_active = self._has_work
-        wait_seconds = self.scheduler.wait_seconds(now)
+        poll_wait_seconds = self.scheduler.poll_wait_seconds(now)
         poll_options: Json = {
             "since": self.inbox.offset,
             "rewind": self._must_rewind,
-            "wait": wait_seconds,
+            "wait": poll_wait_seconds,
             "grace": round(self.scheduler.batching_delay(now), 3),
             "limit": self.size_limit.limit_chars,
             "plain": self.size_limit.may_be_plain,
             "keep": max(1, self.scheduler.polls_wanted(now, is_active=is_active)),
             "idle": not is_active,
         }
+        # Once is enough: of polls that are sent together only the first may move the agent's cursor
+        # back, or all of them would bring the same slice.
         self._must_rewind = False
-        poll = Poll(now, wait_seconds)
+        poll = Poll(now, poll_wait_seconds)
         self._polls.add(poll)
         self._start(self._poll(poll, {"poll": poll_options}, self._outbox.take()))
         self._polls_of_activity += 1
+        # A cell's first poll is not probed: most cells end with it, and a probe is a call more.
         may_probe = self.scheduler.wants_probe(now) and not self._is_probing
         if may_probe and (self._polls_of_activity > 1 or not is_active):
             self._is_probing = True
@@ -237,104 +218,114 @@ class Poller:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _poll(self, poll: Poll, request: Json, carried: list[Submission]) -> None:
+    async def _poll(self, poll: Poll, request: Json, submissions: list[Submission]) -> None:
         try:
-            answer = await self.calls.send(request, carried, poll.wait_seconds)
+            response = await self.calls.send(request, submissions, poll.poll_wait_seconds)
             self._polls.discard(poll)
-            self._succeeded(poll, answer)
-        except Exception as error:
+            self._succeeded(poll, response)
+        except Exception as error:  # of any kind: a poll that ended unnoticed would end polling
             self._polls.discard(poll)
             self._failed(poll, error)
-        self._top_up()
+        self._schedule_polls()
 
     # -- what becomes of a poll
 
-    def _succeeded(self, poll: Poll, answer: Answer) -> None:
+    def _succeeded(self, poll: Poll, response: AgentResponse) -> None:
         now = self._loop.time()
         self._health.succeeded()
-        header = answer.header
+        header = response.header
         parked_seconds = header.get("parked_seconds", 0.0)
-        self.size_limit.accepted(answer.size_chars, now - poll.sent_at - parked_seconds)
-        if parked_seconds >= poll.wait_seconds:
+        # What is left is the time that the response itself took: the line's speed.
+        self.size_limit.accepted(response.size_chars, now - poll.sent_at - parked_seconds)
+        if parked_seconds >= poll.poll_wait_seconds:
             poll.has_waited = True
-            self.scheduler.waited(poll.wait_seconds)
-        was_active = self._requests.is_active
+            self.scheduler.waited(poll.poll_wait_seconds)
+        was_active = self._table.is_active  # before the records, which may end requests
         offset = header.get("offset", 0)
-        for record in self.inbox.add(offset, answer.body):
+        for record in self.inbox.add(offset, response.body):
             self._hand_on(record)
         self._backlog_bytes = header.get("end", 0) - self.inbox.offset
         self._look_for_gap(offset, now)
-        self._look_for_silence(header)
-        is_active = self._requests.is_active
+        self._look_for_drain(header)
+        is_active = self._table.is_active
         if not is_active:
             self._polls_of_activity = 0
         self.scheduler.answered(
             now,
-            has_output=bool(answer.body),
+            has_output=bool(response.body),
             was_active=was_active,
             is_active=is_active,
-            can_speak=any(header.get(name) for name in ("comms", "threads", "pending")),
+            may_send_background=any(header.get(name) for name in ("comms", "threads", "pending")),
         )
 
     def _hand_on(self, record: Json) -> None:
         try:
-            self._requests.on_record(record)
-        except Exception:
+            self._table.on_record(record)
+        except Exception:  # one message that cannot be shown must not cost the following ones
             _log.exception("A message from the sandbox could not be handed on.")
 
     def _look_for_gap(self, offset: int, now: float) -> None:
-        """Notice what was handed to a call whose answer is late or lost: what lies before this."""
+        """Notice a slice that is missing: the response that brings it is late, or lost."""
         if offset <= self.inbox.offset and not self.inbox.has_gap:
             self._gap = None
         elif self._gap is None or self._gap[0] != self.inbox.offset:
             self._gap = (self.inbox.offset, now)
 
-    def _look_for_silence(self, header: Json) -> None:
-        """Notice that the agent has nothing under way any more and all it said has arrived."""
+    def _look_for_drain(self, header: Json) -> None:
+        """Notice that the agent has nothing pending and that all of its log has been read.
+
+        Only then may a request without an end be given up: its reply can be in no later slice, and
+        no submission of ours can still be on its way.
+        """
         has_everything = (
             header.get("pending") == 0
-            and header.get("acknowledged") == self._outbox.last_number
+            and header.get("acknowledged") == self._outbox.last_sequence_number
             and header.get("end") == self.inbox.offset
         )
         if has_everything:
-            self._requests.on_silence()
+            self._table.on_drained()
 
     def _failed(self, poll: Poll, error: Exception) -> None:
-        if self._is_over:
+        if self._is_closed:
             return
         now = self._loop.time()
+        # The agent may have written a slice into the response that is lost: ask for it again.
         self._must_rewind = True
         self.calls.counters.failed_calls += 1
         if isinstance(error, TruncatedError):
             self.calls.counters.truncated_answers += 1
-            if isinstance(error, ChangedError):
+            if isinstance(error, CorruptedError):
                 self.size_limit.corrupted(error.size_chars, was_plain=error.was_plain)
             else:
                 self.size_limit.truncated(error.size_chars)
         elif self._backlog_bytes > FIRST_LIMIT_CHARS and not provably_not_run(error):
             self.size_limit.failed()
-        self._owner.on_failed_call()
-        self.scheduler.failed(error, now, asked=poll.wait_seconds, lasted=now - poll.sent_at)
-        verdict = self._health.failed(error, now)
+        # First, because what is withdrawn here is no reason to be patient below.
+        self._listener.on_failed_call()
+        self.scheduler.failed(error, now, asked=poll.poll_wait_seconds, lasted=now - poll.sent_at)
+        verdict = self._health.failed(error, now, may_be_running=self._table.may_be_running)
         if verdict is not None:
-            self._end()
-            self._owner.on_over(verdict)
+            self.close()
+            self._listener.on_connection_lost(verdict)
 
     # -- whether calls may overlap
 
     async def _probe(self, poll: Poll) -> None:
-        """Ask something while a poll is parked: its answer tells whether the poll was there."""
+        """Find out whether calls may overlap: ask while a poll should be parked how many are.
+
+        Where the platform queues calls, this one comes through after the poll has ended.
+        """
         try:
             await asyncio.sleep(PROBE_DELAY_SECONDS)
             if poll not in self._polls:
                 return
-            answer = await self.calls.send({"ping": secrets.token_hex(4)}, self._outbox.take())
+            response = await self.calls.send({"ping": secrets.token_hex(4)}, self._outbox.take())
         except Exception:  # its failure says nothing; a later poll is probed instead
             return
         finally:
             self._is_probing = False
-        if answer.header.get("parked", 0) > 0:
+        if response.header.get("parked", 0) > 0:
             self.scheduler.overlap_seen()
         elif poll.has_waited:
             self.scheduler.queueing_seen(self._loop.time())
-        self._top_up()
+        self._schedule_polls()

@@ -1,4 +1,4 @@
-"""The two programs that travel as the code of a tool call: the start, and the snippet.
+"""Builds the two programs that are the code of a tool call: the start, and the snippet.
 
 Both are flat code without functions or comprehensions, because some runners ``exec`` their code
 with separate globals and locals; both print one frame between marks that carry a random id, so
@@ -22,20 +22,22 @@ if TYPE_CHECKING:
 
 
 PACKAGE_NAME = "ivy_agent"
-"""What the agent's package is called on the far side, where ``ivy_kernel`` may be installed too."""
+"""The agent's package in the sandbox, where another ``ivy_kernel`` may be installed."""
 
 ENTRY = f"""import sys
 from {PACKAGE_NAME}.__main__ import main
 main(sys.argv[1:])
 """
 
+# The same source must give the same bytes, whatever the dates of its files; zip begins in 1980.
 FIXED_DATE = (1980, 1, 1, 0, 0, 0)
 
 
 @functools.cache
 def agent_archive() -> bytes:
-    """The zip archive that a Python interpreter can run; it compresses better as a whole."""
+    """Return the agent as a zip archive that a Python interpreter can run."""
     buffer = io.BytesIO()
+    # Stored, not deflated: `_packed_archive` compresses it as a whole, which is smaller.
     with zipfile.ZipFile(buffer, "w") as archive:
         _add(archive, "__main__.py", ENTRY)
         _add_package(archive, resources.files("ivy_kernel.agent"), PACKAGE_NAME)
@@ -88,12 +90,12 @@ _n['main'](_n['json'].loads({parameters!r}),_a)
 
 
 def new_call_id() -> str:
-    """A random id for one call's marks."""
+    """Return a random id for one call's marks."""
     return secrets.token_hex(8)
 
 
 def snippet(directory: str, request: bytes, *, timeout_seconds: float, call_id: str) -> str:
-    """The program that hands one request to the agent and prints the answer."""
+    """Return the program that hands one request to the agent and prints its response."""
     return SNIPPET.format(
         seconds=timeout_seconds,
         path=f"{directory}/s",
@@ -115,14 +117,14 @@ def start_program(
     options: dict[str, Any] | None = None,
     environment: dict[str, str] | None = None,
 ) -> str:
-    """The program that finds or starts the agent, and prints where it is and its answer.
+    """Return the program that finds or starts the agent, and prints its place and response.
 
     Parameters
     ----------
     key
         The private directory's name part: the same key finds the same agent.
     request
-        What to ask the agent once it is there.
+        The first request to the agent.
     call_id
         The random id of this call's marks.
     directories
@@ -156,5 +158,5 @@ def _packed_archive() -> bytes:
 
 
 def in_private_namespace(program: str) -> str:
-    """The same program, leaving no names in the namespace of a notebook tool."""
+    """Wrap a program so that it leaves no names in the namespace of a notebook tool."""
     return f"exec(compile({program!r},'ivy','exec'),{{'__name__':'ivy'}})\n"

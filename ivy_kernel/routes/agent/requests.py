@@ -1,4 +1,8 @@
-"""Our requests by message id, and what we know of the kernel that works on them."""
+"""The table of requests in flight, and what is known of the kernel that works on them.
+
+A request ends when its reply (shell channel) and its "idle" (iopub) have both come: they travel on
+two channels, and either may be first. What the agent reports can end it without a reply.
+"""
 
 from __future__ import annotations
 
@@ -10,28 +14,29 @@ from collections import deque
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from ivy_kernel.errors import SandboxError, SandboxLostError
 from ivy_kernel.models import Cell, Channel, Fate, Json, Message, Sink
 from ivy_kernel.routes.agent.calls import Submission
 from ivy_kernel.routes.agent.frames import to_message
-from ivy_kernel.routes.events import Event, KernelDied, KernelReady, OutputDropped
+from ivy_kernel.routes.base import BackgroundListener
+from ivy_kernel.routes.events import KernelDied, KernelReady, OutputDropped
 
 Result = TypeVar("Result")
 
 
 class RequestEndedError(Exception):
-    """A request ended without a reply of the kernel.
+    """Raised for a request that has ended without a reply of the kernel.
 
     Parameters
     ----------
     fate
-        What is known about it: ``lost``, ``unknown`` or ``interrupted``.
+        What is known of its end: ``lost``, ``unknown`` or ``interrupted``.
     cause
-        Why, in an error whose words are for the user.
+        The error that ended it, with a sentence for the user.
     has_not_run
-        It provably never reached the kernel.
+        Whether it provably never reached the kernel.
     """
 
     def __init__(self, fate: Fate, cause: Exception, *, has_not_run: bool = False) -> None:
@@ -42,7 +47,7 @@ class RequestEndedError(Exception):
 
     @property
     def sentence(self) -> str:
-        """What the user is told of a cell that ended so."""
+        """The sentence for the user, of a cell that ended so."""
         if self.fate == "interrupted":
             return str(self.cause)
         if self.fate == "lost":
@@ -51,22 +56,22 @@ class RequestEndedError(Exception):
 
 
 class PendingRequest:
-    """One request, from its submission until its reply and the kernel's "idle" have come.
+    """A request in flight, until its reply and the kernel's "idle" have come.
 
     Parameters
     ----------
     message_id
-        Of the request.
+        The request's message id, which its messages name as their parent.
     is_cell
         Whether it is an ``execute_request``.
     needs_reply
-        Comm messages have none.
+        Whether a reply ends it; comm messages have none.
     needs_idle
-        Whether the end is only reached at "idle".
-    awaits_silence
-        It ends when the kernel has nothing under way, and not by a reply.
+        Whether "idle" must have come too: output may still follow the reply.
+    awaits_drain
+        Whether it ends, instead, when the agent has nothing pending and its log has been read.
     sink
-        Takes the messages it causes; ``None`` for those that belong in the background.
+        Takes the messages it causes; ``None`` sends them to the background listener.
     """
 
     def __init__(
@@ -76,12 +81,12 @@ class PendingRequest:
         is_cell: bool = False,
         needs_reply: bool = True,
         needs_idle: bool = True,
-        awaits_silence: bool = False,
+        awaits_drain: bool = False,
         sink: Sink | None = None,
     ) -> None:
         self.message_id = message_id
         self.is_cell = is_cell
-        self.awaits_silence = awaits_silence
+        self.awaits_drain = awaits_drain
         self.sink = sink
         self.submission: Submission | None = None
         self.was_interrupted = False
@@ -92,7 +97,7 @@ class PendingRequest:
 
     @property
     def is_done(self) -> bool:
-        """Whether it has ended, one way or another."""
+        """Whether it has ended, with a reply or without."""
         return self._end.done()
 
     @property
@@ -100,34 +105,36 @@ class PendingRequest:
         """Whether it provably never reached the kernel."""
         return self.submission is None or self.submission.has_not_run
 
-    def replied(self, reply: Message) -> None:
-        """The kernel's reply has come."""
+    def on_reply(self, reply: Message) -> None:
+        """Keep the kernel's reply."""
         self._reply = reply
         self._needs_reply = False
         self._check()
 
-    def idle(self) -> None:
-        """The kernel is idle again after it."""
+    def on_idle(self) -> None:
+        """Note that the kernel is idle again after it."""
         self._needs_idle = False
         self._check()
 
-    def silent(self) -> None:
-        """The kernel has nothing under way any more."""
+    def on_drained(self) -> None:
+        """End without a reply: the agent has nothing pending."""
         self._needs_reply = self._needs_idle = False
         self._check()
 
     def end(self, error: RequestEndedError) -> None:
-        """There will be no reply."""
+        """End with an error, unless it has ended already."""
         if not self._end.done():
             self._end.set_exception(error)
-            self._end.exception()  # retrieved here, because perhaps nobody waits any more
+            # Retrieved here: asyncio would log an error that no caller waits for any more.
+            self._end.exception()
 
     async def wait(self) -> Message | None:
-        """The reply, or ``None`` where there is none; raises RequestEndedError."""
+        """Return the reply, or ``None`` where there is none; raises RequestEndedError."""
+        # Shielded: a caller that is cancelled must not cancel the future that others await.
         return await asyncio.shield(self._end)
 
     async def unless_ended(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """The work's result; raises RequestEndedError as soon as this request has ended instead."""
+        """Return the work's result; raises RequestEndedError when this request ends first."""
         task = asyncio.ensure_future(work)
         task.add_done_callback(_retrieve)
         try:
@@ -145,19 +152,19 @@ class PendingRequest:
 
 
 def _retrieve(task: asyncio.Task[Any]) -> None:
-    """Look at a task's error, because perhaps nobody waits any more."""
+    """Retrieve a task's error: asyncio would log one that no caller waits for any more."""
     if not task.cancelled():
         task.exception()
 
 
 @dataclass(frozen=True)
 class OutgoingMessage:
-    """One message for the kernel (message spec, "General message format").
+    """A message for the sandbox's kernel (message spec, "General message format").
 
     Parameters
     ----------
     channel
-        Where it goes: shell, control or stdin.
+        The channel it goes to: shell, control or stdin.
     header, content, parent, metadata, buffers
         The parts of a Jupyter message.
     """
@@ -175,7 +182,11 @@ class OutgoingMessage:
         return str(self.header["msg_id"])
 
     def body(self, generation: int) -> Json:
-        """As the agent takes it: for the kernel with this generation, and for no later one."""
+        """Return it as a submission's body.
+
+        The agent hands it to the kernel of this generation only and refuses it when that one has
+        been replaced: a cell never runs in a namespace that its user does not expect.
+        """
         body: Json = {
             "c": self.channel,
             "h": self.header,
@@ -191,7 +202,7 @@ class OutgoingMessage:
 
 
 def header_of(msg_type: str, header: Json | None = None) -> Json:
-    """A message header; the front end's own where there is one, without its subshell."""
+    """Return a message header; the front end's own where there is one, without its subshell."""
     made = {
         "msg_id": secrets.token_hex(16),
         "msg_type": msg_type,
@@ -205,14 +216,15 @@ def header_of(msg_type: str, header: Json | None = None) -> Json:
     return made
 
 
-OWN_TYPES = ("status", "execute_input")
-"""What a front end hears from its own kernel about requests of ours."""
+LOCALLY_SENT_TYPES = ("status", "execute_input")
+"""Messages that the local kernel sends to the front end itself, so that these are dropped."""
 
 FINISHED_KEPT = 256
+"""The number of ids of ended requests that are kept, to recognise their late messages."""
 
 
-def death_in_words(exit_code: int) -> str:
-    """Why a kernel that ended with this code is gone, as far as the code tells."""
+def describe_death(exit_code: int) -> str:
+    """Return why a kernel with this exit code has ended, as far as the code tells."""
     if exit_code == -signal.SIGKILL:
         return "its Python was killed, most often because the memory ran out"
     if exit_code < 0:
@@ -225,40 +237,28 @@ def death_in_words(exit_code: int) -> str:
 
 
 def last_line(log: str) -> str:
-    """The last line that says something: of a traceback, the error."""
+    """Return the last line that is not empty: of a traceback, the error."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     return lines[-1] if lines else "it wrote nothing that tells why."
 
 
-class TableListener(Protocol):
-    """What hears of all that belongs to no request in flight."""
-
-    def on_message(self, message: Message) -> None:
-        """Called with each message whose parent is no request of ours in flight."""
-        ...
-
-    def on_event(self, event: Event) -> None:
-        """Called with what the agent, or the connection to it, has to tell beside messages."""
-        ...
-
-
 class RequestTable:
-    """The requests in flight, by message id: gives each message to the request it belongs to.
+    """Holds the requests in flight by message id, and gives each message to its request.
 
     Parameters
     ----------
     listener
-        Hears of everything else.
+        Takes messages that belong to no request, and events.
 
     Attributes
     ----------
     generation
         The number of the kernel that the next request is meant for.
     used_generation
-        The number of the kernel that the user's variables are in; 0 while no cell has run.
+        The number of the kernel that the last cell was sent to; 0 while none was.
     """
 
-    def __init__(self, listener: TableListener) -> None:
+    def __init__(self, listener: BackgroundListener) -> None:
         self.listener = listener
         self.generation = 1
         self.used_generation = 0
@@ -272,51 +272,51 @@ class RequestTable:
 
     @property
     def is_active(self) -> bool:
-        """Whether anything of ours has been submitted and is under way."""
+        """Whether a request has been submitted and is in flight."""
         return any(pending.submission is not None for pending in self._pending.values())
 
     @property
-    def is_at_work(self) -> bool:
-        """Whether anything of ours may be running in the sandbox."""
+    def may_be_running(self) -> bool:
+        """Whether a request may be running in the sandbox."""
         return any(not pending.has_not_run for pending in self._pending.values())
 
     @property
     def interrupted(self) -> list[PendingRequest]:
-        """What has been interrupted and has not ended."""
+        """The requests that have been interrupted and have not ended."""
         return [pending for pending in self._pending.values() if pending.was_interrupted]
 
     @property
-    def is_expecting(self) -> bool:
-        """Whether a restarted kernel is awaited."""
+    def is_restarting(self) -> bool:
+        """Whether a restart has been asked for and the new kernel is not ready yet."""
         ready = self.kernel.generation if self.kernel else 0
         return self._expected_restart != "" or ready < self._expected_generation
 
     def expect_restart(self, restart_id: str) -> None:
-        """A restart has been asked for; an empty id means that nobody waits for one any more."""
+        """Begin to await the restart with this id; an empty one ends the waiting."""
         self._expected_restart = restart_id
         self._expected_generation = 0
 
     def add(self, pending: PendingRequest) -> None:
-        """A request is about to be submitted."""
+        """Add a request that is about to be submitted."""
         self._pending[pending.message_id] = pending
 
     def remove(self, pending: PendingRequest) -> None:
-        """Nobody waits for this request any more."""
+        """Remove a request that has ended or is no longer awaited."""
         if self._pending.get(pending.message_id) is pending:
             del self._pending[pending.message_id]
             self._finished.append(pending.message_id)
 
     def get(self, message_id: str) -> PendingRequest | None:
-        """The request with this id, while it is under way."""
+        """Return the request with this id, while it is in flight."""
         return self._pending.get(message_id)
 
     def pop_pending_loss(self) -> SandboxLostError | None:
-        """What the user must hear before the next cell runs; told once."""
-        notice, self._pending_loss = self._pending_loss, None
-        return notice
+        """Return, once, a loss that no cell has reported; the next cell must not run before."""
+        loss, self._pending_loss = self._pending_loss, None
+        return loss
 
     def end_all(self, cause: Exception) -> bool:
-        """End every request, for one cause; whether a cell was among them, which tells the user."""
+        """End every request for one cause; return whether a cell was among them to report it."""
         is_reported = False
         is_loss = isinstance(cause, SandboxLostError)
         for pending in list(self._pending.values()):
@@ -329,13 +329,13 @@ class RequestTable:
         self._pending.clear()
         return is_reported
 
-    def on_silence(self) -> None:
-        """The kernel has nothing under way: what still waits for it would wait for ever."""
+    def on_drained(self) -> None:
+        """End what is in flight here while the agent has nothing pending: no reply can come."""
         for pending in list(self._pending.values()):
             if pending.submission is None:
-                continue
-            if pending.awaits_silence:
-                pending.silent()
+                continue  # still waits for the connection
+            if pending.awaits_drain:
+                pending.on_drained()
                 self.remove(pending)
             else:
                 self._on_unanswered(pending.message_id)
@@ -353,18 +353,20 @@ class RequestTable:
         parent_id = str((message.parent_header or {}).get("msg_id", ""))
         pending = self._pending.get(parent_id)
         if pending is None:
+            # Late status of our own requests is dropped like timely status. That of other parents
+            # is passed on: the "idle" of an earlier client's cell tells that it has ended.
             is_late = parent_id == "" or parent_id in self._finished
-            if message.msg_type not in OWN_TYPES or not is_late:
-                self.listener.on_message(message)
+            if message.msg_type not in LOCALLY_SENT_TYPES or not is_late:
+                self.listener.on_background(message)
             return
         if message.channel in ("shell", "control"):
-            pending.replied(message)
+            pending.on_reply(message)
         elif message.msg_type == "status":
             if message.content.get("execution_state") == "idle":
-                pending.idle()
+                pending.on_idle()
         elif pending.sink is None:
-            self.listener.on_message(message)
-        elif message.msg_type not in OWN_TYPES:
+            self.listener.on_background(message)
+        elif message.msg_type not in LOCALLY_SENT_TYPES:
             pending.sink(message)
         if pending.is_done:
             self.remove(pending)
@@ -404,12 +406,12 @@ class RequestTable:
         cause = SandboxLostError(
             f"The sandbox's Python cannot start: {last_line(log)}"
             if never_ready
-            else f"The variables are gone, because {death_in_words(exit_code)} in the sandbox. "
+            else f"The variables are gone, because {describe_death(exit_code)} in the sandbox. "
             "A new one has been started; run the cells that the next ones need again."
         )
-        is_reported = self._lose(event.get("lost", []), cause)
-        # Before it is ready there are no variables to lose; and a loss from before the last cell
-        # is old news, read late.
+        is_reported = self._end_lost(event.get("lost", []), cause)
+        # Before it was ready there were no variables to lose; and the death of a kernel older than
+        # the one that the last cell was sent to is old news, read late.
         is_reported = is_reported or never_ready or generation < self.used_generation
         if not is_reported:
             self._pending_loss = cause
@@ -422,13 +424,14 @@ class RequestTable:
             self._expected_restart = ""
             self._expected_generation = generation + 1
         cause = SandboxLostError("The variables are gone, because the kernel was restarted.")
-        self._lose(event.get("lost", []), cause)
+        self._end_lost(event.get("lost", []), cause)
 
     def _on_refused(self, message_id: str) -> None:
-        """The agent did not hand a request on, because it was meant for a kernel that is gone."""
+        """End a request that was meant for a kernel that is gone; the agent has not run it."""
         pending = self._pending.get(message_id)
         if pending is None:
             return
+        # Only a cell reports the loss to the user; another request fails with it and leaves it.
         cause = self.pop_pending_loss() if pending.is_cell else self._pending_loss
         cause = cause or SandboxLostError(
             "The variables are gone, because the kernel was replaced."
@@ -437,16 +440,21 @@ class RequestTable:
         self.remove(pending)
 
     def _on_unanswered(self, message_id: str) -> None:
+        """End a request that the kernel has finished without a reply.
+
+        An interrupt at a bad moment can cost the reply (ipykernel's own code is hit), so that an
+        interrupted request without one is called interrupted.
+        """
         pending = self._pending.get(message_id)
         if pending is None:
             return
-        words = "The sandbox's kernel was done with this and did not say how it ended."
+        sentence = "The sandbox's kernel was done with this and did not say how it ended."
         fate: Fate = "interrupted" if pending.was_interrupted else "unknown"
-        pending.end(RequestEndedError(fate, SandboxError(words)))
+        pending.end(RequestEndedError(fate, SandboxError(sentence)))
         self.remove(pending)
 
-    def _lose(self, message_ids: list[str], cause: SandboxLostError) -> bool:
-        """End what a dead kernel was working on; whether a cell of ours was among it."""
+    def _end_lost(self, message_ids: list[str], cause: SandboxLostError) -> bool:
+        """End what a dead kernel was working on; return whether a cell of ours was among it."""
         is_reported = False
         for message_id in message_ids:
             pending = self._pending.get(str(message_id))
@@ -458,7 +466,7 @@ class RequestTable:
 
 
 def execute_content(cell: Cell) -> Json:
-    """The content of an ``execute_request``; whether to stop on errors is decided on our side."""
+    """Return the content of an ``execute_request``; the local kernel handles ``stop_on_error``."""
     return {
         "code": cell.code,
         "silent": cell.silent,
@@ -470,7 +478,7 @@ def execute_content(cell: Cell) -> Json:
 
 
 def fate_of(reply: Json, *, was_interrupted: bool) -> Fate:
-    """What a reply says of its cell."""
+    """Return the fate that a reply tells of its cell."""
     if reply.get("status") == "ok":
         return "succeeded"
     if was_interrupted and reply.get("ename") == "KeyboardInterrupt":

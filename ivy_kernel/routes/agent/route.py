@@ -1,11 +1,16 @@
-"""The agent route: cells run in a kernel that our agent keeps in the sandbox."""
+"""The agent route: cells run in a kernel that our agent keeps in the sandbox.
+
+A cell's way: `AgentRoute.execute` puts a `PendingRequest` into the `RequestTable` and submits the
+message to the `Poller`, whose next `AgentCalls.send` carries it to the agent. The agent's log comes
+back with that poll and later ones; `RequestTable.on_record` hands its messages to the cell's sink.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import secrets
-from typing import Literal
+from typing import Literal, NoReturn
 
 from ivy_kernel.errors import (
     AnswerError,
@@ -42,8 +47,7 @@ RESTART_SECONDS = 60.0
 READY_POLL_SECONDS = 0.02
 SHUTDOWN_SECONDS = 4.0
 COMM_SECONDS = 60.0
-QUESTION_SECONDS = 30.0
-"""The session's callers have their own, shorter limits."""
+QUESTION_SECONDS = 30.0  # callers have their own, shorter limits
 INTERRUPT_SECONDS = 4.0
 CONTROL_SECONDS = 60.0
 
@@ -57,8 +61,8 @@ TERMINATED_BEFORE = "The sandbox was terminated. Nothing of this cell was run."
 class AgentRoute:
     """Runs each cell in the kernel that our agent keeps in the sandbox.
 
-    It is a `Route`, and its own `LiveKernel`. Not thread-safe: everything happens on one event
-    loop.
+    It is a `Route` and its own `LiveKernel`, and the `BackgroundListener` of its request table. Not
+    thread-safe: everything happens on one event loop.
 
     Parameters
     ----------
@@ -70,8 +74,8 @@ class AgentRoute:
         Names the kernel in the sandbox: another route with the same key attaches to the same
         living kernel, and takes over from this one.
     listener
-        Hears of messages that belong to no running cell (of threads, of widgets' callbacks, of a
-        cell of an earlier client) and of events; knows whether the sandbox has ended.
+        Takes messages that belong to no running cell (of threads, of widgets' callbacks, of a cell
+        of an earlier client) and events; finds out whether the sandbox has ended.
     options
         Limits and choices.
     """
@@ -104,7 +108,7 @@ class AgentRoute:
 
     @property
     def live(self) -> LiveKernel:
-        """The kernel behind this route, which can be spoken to at any time: the route itself."""
+        """The route itself: its kernel takes requests at any time."""
         return self
 
     # -- the agent's life
@@ -125,7 +129,7 @@ class AgentRoute:
         """Do nothing: each submission names the kernel it is meant for."""
 
     async def restart(self) -> None:
-        """Replace the kernel by a new one; one that was started just now is new already.
+        """Replace a kernel that was found; one that this route has started is new already.
 
         Raises
         ------
@@ -136,7 +140,7 @@ class AgentRoute:
             await self.restart_kernel()
 
     async def restart_kernel(self) -> None:
-        """Replace the kernel by a new one with an empty namespace, whatever ran in the old one."""
+        """Replace the kernel by a new one with an empty namespace, whatever runs in the old one."""
         poller = await self._connection.opened()
         self._connection.forget_loss()
         restart_id = secrets.token_hex(8)
@@ -144,7 +148,7 @@ class AgentRoute:
         poller.submit({"do": "restart", "id": restart_id})
         loop = asyncio.get_running_loop()
         deadline = loop.time() + RESTART_SECONDS
-        while self._table.is_expecting:
+        while self._table.is_restarting:
             if self._connection.poller is not poller or loop.time() > deadline:
                 self._table.expect_restart("")
                 raise NoAnswerError("The sandbox's kernel did not come up after the restart.")
@@ -158,23 +162,23 @@ class AgentRoute:
             await self._connection.shut_down(SHUTDOWN_SECONDS)
 
     async def end_with_sandbox(self) -> None:
-        """Let go of an agent that has gone with its sandbox, and end the cell under way."""
+        """Drop an agent that is gone with its sandbox, and end the running cell."""
         self._is_terminated = True
         self._connection.close()
 
     # -- cells
 
     async def execute(self, cell: Cell, sink: Sink) -> Outcome:
-        """Run a cell and return how it ended. It is submitted once and never again.
+        """Run a cell and return how it ended; it is submitted once and never again.
 
         The cell's messages go to ``sink`` as they are, but for ``status`` and ``execute_input``,
-        which a front end gets from its own kernel. A cell whose end was not told gets an ``error``
-        message that says the same as the outcome.
+        which a front end gets from its own kernel. A cell that ends without a reply gets an
+        ``error`` message that says the same as the outcome.
 
         Raises
         ------
         SandboxLostError
-            Noticed before the cell ran: the variables of earlier cells are gone. Said once.
+            Noticed before the cell ran: the variables of earlier cells are gone. Raised once.
         SandboxError
             The cell has not run, because the agent could not be reached.
         RouteError, ApiError, NotSentError
@@ -184,6 +188,7 @@ class AgentRoute:
         request = OutgoingMessage("shell", header, execute_content(cell))
         pending = PendingRequest(request.message_id, is_cell=True, sink=sink)
         self._cell_id, self._interrupts = str(cell.header.get("msg_id", "")), 0
+        # In the table before there is an agent, so that an interrupt can end it from now on.
         self._table.add(pending)
         try:
             poller = self._connection.poller
@@ -193,33 +198,32 @@ class AgentRoute:
             self._table.used_generation = self._table.generation
             pending.submission = poller.submit(request.body(self._table.generation))
             reply = await pending.wait()
-        except RequestEndedError as ended:
-            if ended.has_not_run and ended.fate != "interrupted":
-                raise self._not_run(ended.cause) from None
-            return await self._end_without_reply(ended, sink)
+        except RequestEndedError as error:
+            ended = error
         except (NoAnswerError, AnswerError, SandboxError) as error:
-            not_run = self._not_run(error)
-            if not_run is error:
-                raise
-            raise not_run from error
+            self._raise_not_run(error)
+        else:
+            content = dict(reply.content) if reply is not None else {}
+            return Outcome(fate_of(content, was_interrupted=pending.was_interrupted), content)
         finally:
+            # Before the end is explained below: an interrupt that comes during that look at the
+            # sandbox is not for this cell any more.
             self._cell_id = ""
             self._table.remove(pending)
-        content = dict(reply.content) if reply is not None else {}
-        return Outcome(fate_of(content, was_interrupted=pending.was_interrupted), content)
+        if ended.has_not_run and ended.fate != "interrupted":
+            self._raise_not_run(ended.cause)
+        return await self._end_without_reply(ended, sink)
 
-    def _not_run(self, error: Exception) -> Exception:
-        """The error to raise for a cell that provably has not run."""
-        if not isinstance(error, NoAnswerError | AnswerError | SandboxError):
-            return error
-        if self._is_terminated:
-            return SandboxLostError(TERMINATED_BEFORE)
-        if isinstance(error, SandboxError):
-            return error
-        return SandboxError(f"{error} Nothing of this cell was run.")
+    def _raise_not_run(self, error: Exception) -> NoReturn:
+        """Raise the error of a cell that provably has not run."""
+        if isinstance(error, NoAnswerError | AnswerError | SandboxError) and self._is_terminated:
+            raise SandboxLostError(TERMINATED_BEFORE) from error
+        if isinstance(error, NoAnswerError | AnswerError):
+            raise SandboxError(f"{error} Nothing of this cell was run.") from error
+        raise error
 
     async def _end_without_reply(self, ended: RequestEndedError, sink: Sink) -> Outcome:
-        """End a cell of which no reply has come; the sandbox's own end explains an unknown one."""
+        """End a cell without a reply; the sandbox's end may explain a fate that is unknown."""
         fate: Fate = ended.fate
         sentence = ended.sentence
         if fate == "unknown":
@@ -230,10 +234,10 @@ class AgentRoute:
         return show_error(sink, ERROR_NAMES[fate], sentence, fate)
 
     async def interrupt(self) -> None:
-        """Signal the kernel, aimed at the running cell, or else at a widget's callback.
+        """Interrupt the running cell, or else a widget's callback.
 
-        An earlier client's cell, behind which ours would wait, is stopped too. A second one gives
-        up waiting where the sandbox cannot be reached.
+        An earlier client's cell, behind which ours would wait, is interrupted too. A second
+        interrupt of the same cell gives up waiting where the sandbox cannot be reached.
         """
         self._interrupts += 1
         own_ids = [self._cell_id] if self._cell_id else self._comm_ids
@@ -245,9 +249,10 @@ class AgentRoute:
     async def interrupt_request(
         self, message_id: str, *, deadline_seconds: float = 20.0
     ) -> Interrupted:
-        """Interrupt one cell, or one widget's message, wherever it is on its way.
+        """Interrupt one cell, or one widget's message, running or still on its way.
 
-        What has provably not reached the agent is taken back, now or as soon as that is known.
+        A request that has provably not reached the agent is withdrawn, now or as soon as that is
+        known; the agent is asked to interrupt it all the same while it may have arrived.
 
         Returns
         -------
@@ -263,18 +268,18 @@ class AgentRoute:
         poller = self._connection.poller
         if poller is None or (pending is not None and pending.is_done):
             return "finished"
-        said = await poller.interrupt(
+        result = await poller.interrupt(
             message_id,
             deadline_seconds=deadline_seconds,
             is_moot=lambda: pending is not None and pending.is_done,
         )
-        for word in ("sent", "armed", "finished"):
-            if said == word:
-                return word
+        for known in ("sent", "armed", "finished"):
+            if result == known:
+                return known
         return "finished" if pending is not None and pending.is_done else "unreachable"
 
     def give_up(self, message_id: str) -> None:
-        """Stop waiting for a cell: its outcome is called unknown, or "not run" where that is so."""
+        """Stop waiting for a cell: it ends as "not run" where that is certain, else as unknown."""
         pending = self._table.get(message_id)
         if pending is None or self._connection.withdraw(pending):
             return
@@ -285,16 +290,16 @@ class AgentRoute:
 
     @property
     def running_comms(self) -> bool:
-        """Whether the kernel is at work on a widget's message."""
+        """Whether the kernel is working on a widget's message."""
         return bool(self._comm_ids)
 
     @property
     def earlier_runs(self) -> bool:
-        """Whether the kernel is still at work for an earlier client with the same key."""
+        """Whether the kernel is still working for an earlier client with the same key."""
         return bool(self._earlier_ids)
 
     async def follow(self) -> None:
-        """Return when the kernel has nothing under way, and all that it said has arrived.
+        """Return when the kernel has nothing in flight, and all that it sent has been shown.
 
         Called after attaching to a kernel that was still working for an earlier client, whose
         messages are shown as background meanwhile.
@@ -304,10 +309,11 @@ class AgentRoute:
         SandboxLostError
             The kernel, or the agent, has ended meanwhile.
         """
-        pending = PendingRequest(secrets.token_hex(16), awaits_silence=True)
+        pending = PendingRequest(secrets.token_hex(16), awaits_drain=True)
         self._table.add(pending)
         try:
             poller = await self._connection.opened()
+            # Only with a submission does it count as in flight, which keeps the polls going.
             pending.submission = poller.submit({"do": "nothing"})
             await pending.wait()
         except RequestEndedError as ended:
@@ -345,7 +351,7 @@ class AgentRoute:
     ) -> Message:
         """Ask the kernel something and return its reply: completion, inspection, history, ….
 
-        Never looks for an agent, nor starts one: that is for cells alone.
+        Never looks for an agent, nor starts one: only cells do.
 
         Raises
         ------
@@ -372,9 +378,9 @@ class AgentRoute:
         *,
         timeout_seconds: float = COMM_SECONDS,
     ) -> None:
-        """Hand a ``comm_open``, ``comm_msg`` or ``comm_close`` over; returns at the remote "idle".
+        """Send a ``comm_open``, ``comm_msg`` or ``comm_close``; return at the remote "idle".
 
-        Front ends drop a widget's callbacks at "idle", so it must not be told too early.
+        Front ends drop a widget's callbacks at "idle", so the local one must not come earlier.
 
         Raises
         ------
@@ -393,7 +399,7 @@ class AgentRoute:
             self._comm_ids.remove(request.message_id)
 
     async def answer_input(self, value: str, request: Message | None = None) -> None:
-        """Answer an ``input_request`` (message spec, "Messages on the stdin channel").
+        """AgentResponse an ``input_request`` (message spec, "Messages on the stdin channel").
 
         Raises
         ------
@@ -441,16 +447,16 @@ class AgentRoute:
             "streams": True,
         }
 
-    # -- what the request table and the connection report
+    # -- BackgroundListener, of the request table and the connection
 
-    def on_message(self, message: Message) -> None:
-        """Take a message that belongs to no request in flight."""
+    def on_background(self, message: Message) -> None:
+        """Pass on a message that belongs to no request in flight."""
         if message.msg_type == "status" and message.content.get("execution_state") == "idle":
             self._earlier_ids.discard(str((message.parent_header or {}).get("msg_id")))
         self._listener.on_background(message)
 
     def on_event(self, event: Event) -> None:
-        """Take what is told beside messages."""
+        """Keep what matters here of an event, and pass it on."""
         if isinstance(event, AgentOpened):
             self._was_found = event.is_found
             self._earlier_ids = set(event.running)
@@ -461,7 +467,7 @@ class AgentRoute:
         self._listener.on_event(event)
 
     async def _look_for_the_end(self) -> None:
-        """End a cell that cannot be heard at once when its sandbox turns out to be gone."""
+        """End a cell whose messages cannot be fetched at once, if its sandbox is gone."""
         try:
             self._sandbox_end = await self._listener.sandbox_end()
             if self._sandbox_end:

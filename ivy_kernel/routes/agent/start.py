@@ -1,4 +1,8 @@
-"""Finds out how an agent can live in this sandbox: which tool starts it, which speaks to it."""
+"""Finds or starts the agent: tries which tool can start it, and which can reach it afterwards.
+
+Tools differ in what they leave behind: some kill a call's processes at its end, some run each call
+in another container. So an agent counts as started only when a second call has found it again.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import asyncio
 import hashlib
 import re
 import time
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 from ivy_kernel.agent import PROTOCOL_VERSION
 from ivy_kernel.errors import AnswerError, ApiError, IvyError, NetworkError, RouteError
@@ -22,34 +26,36 @@ from ivy_kernel.routes.agent.calls import (
 from ivy_kernel.routes.agent.failures import FailureStreak, is_final
 from ivy_kernel.routes.agent.frames import (
     ENOENT,
-    AgentSilentError,
-    Answer,
+    AgentResponse,
+    AgentUnresponsiveError,
     NoAgentError,
     TruncatedError,
-    read_answer,
+    read_response,
 )
 from ivy_kernel.routes.agent.options import AgentOptions
 from ivy_kernel.routes.agent.programs import in_private_namespace, new_call_id, start_program
 from ivy_kernel.routes.tools import NOTEBOOK_TOOL
 
-START_TIMEOUT_SECONDS = 60.0
+START_TIMEOUT_SECONDS = 60.0  # includes sending the agent's archive and starting its Python
 MAX_LOST_AGENTS = 2
 """Give up on a launch method after so many agents that answered their start call and were gone at
 the next call."""
 
+# Lower than what polls bear (MAX_UNREADABLE_POLLS), since nothing runs yet and there is another
+# launch method, or another route, to try.
 MAX_UNREADABLE_STARTS = 3
-MAX_SILENT_STARTS = 4
+MAX_UNRESPONSIVE_STARTS = 4
 
 
 def directory_key(session_key: str) -> str:
-    """The private directory's name part for a session; other protocol versions keep out of it."""
+    """Return the private directory's name part; it holds the protocol version, to keep apart."""
     plain = re.fullmatch(r"[A-Za-z0-9_-]{1,20}", session_key)
     key = session_key if plain else hashlib.sha256(session_key.encode()).hexdigest()[:16]
     return f"{key}.{PROTOCOL_VERSION}"
 
 
 class LaunchFailedError(Exception):
-    """A launch method that does not work here; the message says why."""
+    """Raised when a launch method does not work in this sandbox; the message says why."""
 
 
 class AgentStarter:
@@ -95,6 +101,7 @@ class AgentStarter:
             except LaunchFailedError as failure:
                 self.reasons.append(f"{method}: {failure}")
                 self._index += 1
+        # The next cell tries all of them again: the sandbox may be another one by then.
         self._index = 0
         self._excluded.clear()
         raise RouteError(
@@ -111,11 +118,12 @@ class AgentStarter:
             directory = str(first.place.get("directory", ""))
             if not directory.startswith("/") or not directory.isprintable():
                 raise LaunchFailedError(f"the agent names no usable directory: {directory!r}")
-            caller = ToolCaller(self._call, method.speaker, directory, self._counters)
+            caller = ToolCaller(self._call, method.call_tool, directory, self._counters)
             try:
                 second = await self._retried(lambda: caller.ask(request), method)  # noqa: B023 - awaited here
             except NoAgentError as error:
-                if error.code == ENOENT:
+                if error.errno == ENOENT:
+                    # This call sees another file system there: start again, elsewhere.
                     self._excluded.append(str(first.place.get("base", "")))
                     self.reasons.append(f"{method}: {directory} is not shared between calls")
                     continue
@@ -135,7 +143,7 @@ class AgentStarter:
                 method, directory, header["nonce"], header["attached"], is_found, header
             )
 
-    async def _start(self, method: LaunchMethod, request: Json) -> Answer:
+    async def _start(self, method: LaunchMethod, request: Json) -> AgentResponse:
         call_id = new_call_id()
         program = start_program(
             key=self._key,
@@ -150,28 +158,30 @@ class AgentStarter:
             },
             environment=dict(self._options.environment),
         )
-        if method.starter == NOTEBOOK_TOOL:
+        if method.start_tool == NOTEBOOK_TOOL:
             program = in_private_namespace(program)
         self._counters.calls += 1
-        result = await self._call(method.starter, program, START_TIMEOUT_SECONDS)
+        result = await self._call(method.start_tool, program, START_TIMEOUT_SECONDS)
         try:
-            return read_answer(result, call_id)
-        except (AgentSilentError, NoAgentError) as error:
+            return read_response(result, call_id)
+        except (AgentUnresponsiveError, NoAgentError) as error:
             raise LaunchFailedError(str(error)) from error
 
-    async def _retried(self, ask: Any, method: LaunchMethod) -> Answer:
-        """Return the answer; ask again while the failure is one that passes."""
+    async def _retried(
+        self, ask: Callable[[], Awaitable[AgentResponse]], method: LaunchMethod
+    ) -> AgentResponse:
+        """Return the response; repeat the request while its failure is one that passes."""
         deadline = time.monotonic() + self._options.open_limit_seconds
         streak = FailureStreak()
         while True:
             try:
-                answer: Answer = await ask()
-                if "attached" in answer.header:
-                    if "nonce" not in answer.header:
+                response = await ask()
+                if "attached" in response.header:
+                    if "nonce" not in response.header:
                         raise AnswerError("The agent does not say who it is.")
-                    return answer
-                raise LaunchFailedError(f"the agent refused: {answer.header.get('error')}")
-            except (NetworkError, ApiError, AgentSilentError, TruncatedError) as error:
+                    return response
+                raise LaunchFailedError(f"the agent refused: {response.header.get('error')}")
+            except (NetworkError, ApiError, AgentUnresponsiveError, TruncatedError) as error:
                 self._counters.failed_calls += 1
                 pause_seconds = streak.failed(error)
                 self._raise_if_hopeless(error, streak, method)
@@ -187,9 +197,12 @@ class AgentStarter:
         times = streak.same_failures
         if isinstance(error, AnswerError) and times >= MAX_UNREADABLE_STARTS:
             raise LaunchFailedError(str(error)) from error
-        if isinstance(error, (AgentSilentError, TruncatedError)) and times >= MAX_SILENT_STARTS:
+        if (
+            isinstance(error, (AgentUnresponsiveError, TruncatedError))
+            and times >= MAX_UNRESPONSIVE_STARTS
+        ):
             raise LaunchFailedError(str(error)) from error
         if is_final(error, times):
             if isinstance(error, ApiError) and error.status_code in (400, 404):
-                raise LaunchFailedError(f"{method.starter}: {error}") from error
+                raise LaunchFailedError(f"{method.start_tool}: {error}") from error
             raise error

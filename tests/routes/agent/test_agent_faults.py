@@ -210,7 +210,7 @@ async def test_answers_that_overtake_each_other_are_put_in_order(
 
 
 async def test_a_cell_after_the_idle_connection_was_closed(far: Far, network: FaultProxy) -> None:
-    """A connection that the gateway closed while nobody spoke costs no cell."""
+    """A connection that the gateway closed while it was idle costs no cell."""
     network.faults = Faults(close_idle_after_seconds=0.2)
     await far.run("n = 0")
     for _ in range(3):
@@ -250,7 +250,7 @@ async def test_a_silent_cell_longer_than_the_cap_succeeds(tmp_path: Path) -> Non
 async def test_an_outage_is_told_and_its_end_too(
     sandbox: RunningSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While nobody can be reached an event says so, once; another says when it is over."""
+    """While the agent cannot be reached one event says so; another says when it is over."""
     monkeypatch.setattr("ivy_kernel.routes.agent.failures.UNREACHABLE_AFTER_SECONDS", 0.5)
     async with (
         FaultProxy(port_of(sandbox), Faults()).running() as proxy,

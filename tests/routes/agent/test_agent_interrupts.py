@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from far_side import BareRunner, Far, Gate, not_ready, route_over, text_of, until
+from far_side import BareRunner, Far, RefusingTools, not_ready, route_over, text_of, until
 
 from ivy_kernel.errors import NoAnswerError
 
@@ -17,8 +17,8 @@ from ivy_kernel.errors import NoAnswerError
 @pytest.fixture
 async def far(place: Path) -> AsyncIterator[Far]:
     """A session whose calls can be made to fail."""
-    gate = Gate(BareRunner(sys.executable, (), place), delay_seconds=0.2)
-    async with route_over(gate, place, kernel="shell") as far:
+    tools = RefusingTools(BareRunner(sys.executable, (), place), delay_seconds=0.2)
+    async with route_over(tools, place, kernel="shell") as far:
         yield far
 
 

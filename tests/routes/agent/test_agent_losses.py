@@ -46,7 +46,7 @@ async def test_a_kernel_killed_between_cells(sandbox: RunningSandbox, kernel: st
         await kill(pid)
         await refused(far, "memory")
         (event,) = far.seen(KernelDied)
-        assert (event.exit_code, event.is_told) == (-signal.SIGKILL, False)
+        assert (event.exit_code, event.is_reported) == (-signal.SIGKILL, False)
 
 
 @pytest.mark.parametrize("kernel", ["ipykernel", "shell"])
@@ -107,7 +107,7 @@ async def test_a_sandbox_that_was_recycled(sandbox: RunningSandbox) -> None:
 
 
 async def test_an_agent_that_another_client_started_anew(sandbox: RunningSandbox) -> None:
-    """The agent died and somebody else has started the next: its nonce gives it away."""
+    """The agent died and another client has started the next one: its nonce shows that."""
     async with (
         route_to(sandbox, "anew", session_key="k", kernel="shell") as far,
         route_to(sandbox, "anew", session_key="k", kernel="shell") as other,

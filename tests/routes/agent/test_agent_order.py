@@ -63,13 +63,13 @@ def test_a_submission_is_withdrawn_only_while_it_provably_has_not_run() -> None:
     """What a call has carried to an unknown end can no longer be taken back."""
     outbox = Outbox()
     submission = outbox.add({"c": "shell"})
-    carried = outbox.take()
+    submissions = outbox.take()
     assert not outbox.withdraw(submission)
-    outbox.put_down(carried, provably_not_applied=True)
+    outbox.release(submissions, provably_not_applied=True)
     assert outbox.withdraw(submission)
     assert submission.body == {"do": "nothing"}
     other = outbox.add({"c": "shell"})
-    outbox.put_down(outbox.take(), provably_not_applied=False)
+    outbox.release(outbox.take(), provably_not_applied=False)
     assert not outbox.withdraw(other)
 
 

@@ -1,4 +1,4 @@
-"""When the link polls, and what it takes from failures. With a clock of ours."""
+"""The poll scheduler and the verdicts on failed calls, with a clock of the tests' own."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pytest
 from ivy_kernel import errors
 from ivy_kernel.routes.agent.failures import FailureStreak, is_final, provably_not_run
 from ivy_kernel.routes.agent.frames import NoAgentError
+from ivy_kernel.routes.agent.options import AgentOptions
 from ivy_kernel.routes.agent.pacing import PollScheduler
 
 
@@ -25,25 +26,30 @@ def api_error(status_code: int, after_seconds: float | None = None) -> errors.Ap
 
 def heard(scheduler: PollScheduler, now: float, **facts: bool) -> None:
     """A poll was answered."""
-    usual = {"has_output": False, "was_active": True, "is_active": True, "can_speak": False}
+    usual = {
+        "has_output": False,
+        "was_active": True,
+        "is_active": True,
+        "may_send_background": False,
+    }
     scheduler.answered(now, **{**usual, **facts})
 
 
 def test_until_calls_may_overlap_one_poll_waits_a_second() -> None:
     """An interrupt must never queue behind a long wait."""
-    scheduler = PollScheduler(wait_seconds=25)
+    scheduler = PollScheduler(AgentOptions(poll_wait_seconds=25))
     scheduler.submitted(0.0)
-    assert scheduler.wait_seconds(9.0) == 1.0
+    assert scheduler.poll_wait_seconds(9.0) == 1.0
     assert scheduler.polls_wanted(5.0, is_active=True) == 1
     scheduler.may_overlap = False
-    assert scheduler.wait_seconds(9.0) == 1.0
+    assert scheduler.poll_wait_seconds(9.0) == 1.0
     scheduler.may_overlap = True
-    assert scheduler.wait_seconds(9.0) == 25.0
+    assert scheduler.poll_wait_seconds(9.0) == 25.0
 
 
 def test_a_short_cell_has_one_poll_a_longer_one_two_a_chatty_one_three() -> None:
     """More polls are in flight only where they help."""
-    scheduler = PollScheduler(may_overlap=True)
+    scheduler = PollScheduler(AgentOptions(), may_overlap=True)
     scheduler.submitted(0.0)
     assert scheduler.polls_wanted(0.5, is_active=True) == 1
     assert scheduler.polls_wanted(1.5, is_active=True) == 2
@@ -55,7 +61,7 @@ def test_a_short_cell_has_one_poll_a_longer_one_two_a_chatty_one_three() -> None
 
 def delays(gap_seconds: float, answers: int) -> list[float]:
     """The batching delay after each of a number of answers that come at even distances."""
-    scheduler = PollScheduler(may_overlap=True)
+    scheduler = PollScheduler(AgentOptions(), may_overlap=True)
     scheduler.submitted(0.0)
     found = [scheduler.batching_delay(0.0)]
     for number in range(1, answers + 1):
@@ -80,7 +86,7 @@ def test_dense_output_is_collected_ever_longer() -> None:
     assert found[0] < 0.01
     assert found[10] > 0.1
     assert found[-1] == 0.25
-    scheduler = PollScheduler(may_overlap=True)
+    scheduler = PollScheduler(AgentOptions(), may_overlap=True)
     for number in range(20):
         heard(scheduler, number * 0.02, has_output=True)
     scheduler.submitted(1.0)
@@ -89,7 +95,7 @@ def test_dense_output_is_collected_ever_longer() -> None:
 
 def test_output_that_becomes_sparse_again_is_shown_at_once_again() -> None:
     """A burst in the middle of a long cell does not slow its later lines down."""
-    scheduler = PollScheduler(may_overlap=True)
+    scheduler = PollScheduler(AgentOptions(), may_overlap=True)
     scheduler.submitted(0.0)
     first = scheduler.batching_delay(0.0)
     for number in range(20):
@@ -101,58 +107,58 @@ def test_output_that_becomes_sparse_again_is_shown_at_once_again() -> None:
 
 def test_between_cells_only_what_can_speak_is_listened_to() -> None:
     """Not at once, and not for ever."""
-    scheduler = PollScheduler(may_overlap=True, idle_poll_seconds=100)
+    scheduler = PollScheduler(AgentOptions(idle_poll_seconds=100), may_overlap=True)
     scheduler.submitted(0.0)
-    heard(scheduler, 1.0, is_active=False, can_speak=False)
+    heard(scheduler, 1.0, is_active=False, may_send_background=False)
     assert scheduler.polls_wanted(2.0, is_active=False) == 0
-    heard(scheduler, 1.0, is_active=False, can_speak=True)
+    heard(scheduler, 1.0, is_active=False, may_send_background=True)
     assert scheduler.polls_wanted(1.1, is_active=False) == 0
-    assert scheduler.should_listen_later(1.1)
+    assert scheduler.should_poll_later(1.1)
     assert scheduler.polls_wanted(1.5, is_active=False) == 1
     assert scheduler.polls_wanted(102.0, is_active=False) == 0
 
 
 def test_where_calls_are_queued_nothing_is_listened_to() -> None:
     """A poll between cells would hold up the next cell."""
-    scheduler = PollScheduler(may_overlap=False)
+    scheduler = PollScheduler(AgentOptions(), may_overlap=False)
     scheduler.submitted(0.0)
-    heard(scheduler, 1.0, is_active=False, can_speak=True)
+    heard(scheduler, 1.0, is_active=False, may_send_background=True)
     assert scheduler.polls_wanted(5.0, is_active=False) == 0
 
 
-def test_a_rate_limit_makes_the_link_modest() -> None:
+def test_a_rate_limit_leaves_one_poll_in_flight() -> None:
     """After a 429 there is one poll, and output is collected for a second.
 
     Nothing else would tell of a cell whose poll is lost, so that it does not wait for long.
     """
-    scheduler = PollScheduler(may_overlap=True)
+    scheduler = PollScheduler(AgentOptions(), may_overlap=True)
     scheduler.submitted(0.0)
     heard(scheduler, 1.0, has_output=True)
     scheduler.failed(api_error(429), 2.0, asked=25, lasted=0.1)
     assert scheduler.polls_wanted(3.0, is_active=True) == 1
     assert scheduler.batching_delay(3.0) == 1.0
-    assert scheduler.wait_seconds(3.0) == 5.0
-    assert scheduler.wait_seconds(100.0) == 25.0
+    assert scheduler.poll_wait_seconds(3.0) == 5.0
+    assert scheduler.poll_wait_seconds(100.0) == 25.0
     assert scheduler.polls_wanted(100.0, is_active=True) == 3
 
 
 def test_the_cap_of_a_tool_is_learnt_and_tried_again_later() -> None:
     """A poll that was ended early shortens the next ones; many whole waits lengthen them."""
-    scheduler = PollScheduler(wait_seconds=25, may_overlap=True)
+    scheduler = PollScheduler(AgentOptions(poll_wait_seconds=25), may_overlap=True)
     scheduler.failed(api_error(504), 3.0, asked=25, lasted=3.0)
-    shorter = scheduler.wait_seconds(9.0)
+    shorter = scheduler.poll_wait_seconds(9.0)
     assert shorter < 3.0
     for _ in range(10):
         scheduler.waited(shorter)
-    assert shorter < scheduler.wait_seconds(9.0) <= 25
-    longer = scheduler.wait_seconds(9.0)
+    assert shorter < scheduler.poll_wait_seconds(9.0) <= 25
+    longer = scheduler.poll_wait_seconds(9.0)
     scheduler.failed(errors.NoAnswerError("x"), 3.0, asked=25, lasted=2.0)
-    assert scheduler.wait_seconds(9.0) == longer
+    assert scheduler.poll_wait_seconds(9.0) == longer
 
 
 def test_queueing_is_believed_when_it_is_seen_twice() -> None:
     """One slow answer does not make a sandbox serial, and the verdict is looked into again."""
-    scheduler = PollScheduler()
+    scheduler = PollScheduler(AgentOptions())
     assert scheduler.wants_probe(0.0)
     scheduler.queueing_seen(1.0)
     assert scheduler.may_overlap is None
@@ -163,7 +169,7 @@ def test_queueing_is_believed_when_it_is_seen_twice() -> None:
     scheduler.overlap_seen()
     assert scheduler.may_overlap is True
     assert not scheduler.wants_probe(1000.0)
-    assert not PollScheduler(may_overlap=False).wants_probe(1000.0)
+    assert not PollScheduler(AgentOptions(), may_overlap=False).wants_probe(1000.0)
 
 
 @pytest.mark.parametrize("after_seconds", [0.5, 30.0])

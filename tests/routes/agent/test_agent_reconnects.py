@@ -8,7 +8,17 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from far_side import BareRunner, Far, Gate, Running, is_alive, kill, route_over, until, wrong_key
+from far_side import (
+    BareRunner,
+    Far,
+    RefusingTools,
+    Running,
+    is_alive,
+    kill,
+    route_over,
+    until,
+    wrong_key,
+)
 
 from ivy_kernel.errors import CredentialsError, NoAnswerError, SandboxLostError
 from ivy_kernel.models import Message
@@ -20,8 +30,8 @@ HEALTH = "ivy_kernel.routes.agent.failures"
 @pytest.fixture
 async def far(place: Path) -> AsyncIterator[Far]:
     """A session whose calls can be made to fail."""
-    gate = Gate(BareRunner(sys.executable, (), place))
-    async with route_over(gate, place, kernel="shell") as far:
+    tools = RefusingTools(BareRunner(sys.executable, (), place))
+    async with route_over(tools, place, kernel="shell") as far:
         yield far
 
 
@@ -119,7 +129,7 @@ async def test_a_death_is_told_in_every_agent(far: Far) -> None:
     assert (await far.run("7")).result == "7"
 
 
-async def test_a_message_without_an_end_ends_the_conversation(place: Path) -> None:
+async def test_a_message_without_an_end_ends_the_connection(place: Path) -> None:
     """What is larger than an agent keeps is not held: the cell's outcome is called unknown."""
     runner = BareRunner(sys.executable, (), place)
     async with route_over(runner, place, kernel="shell", log_limit_bytes=50_000) as far:

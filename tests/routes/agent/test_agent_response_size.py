@@ -1,4 +1,4 @@
-"""How large answers may be: what is learned from those that arrive, and those that do not."""
+"""The limit of a response's size: learned from responses that arrive, and that do not."""
 
 from __future__ import annotations
 

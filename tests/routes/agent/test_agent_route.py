@@ -357,7 +357,7 @@ async def test_an_older_client_is_refused_after_a_takeover(sandbox: RunningSandb
 
 
 async def test_a_closed_route_says_so(sandbox: RunningSandbox) -> None:
-    """After shutdown a cell is refused in words."""
+    """After shutdown a cell is refused with a sentence that says so."""
     async with route_to(sandbox, kernel="shell") as far:
         await ready(far)
         await far.route.close(keep=False)

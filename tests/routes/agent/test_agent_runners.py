@@ -35,8 +35,8 @@ def only_where_possible(runner: str) -> None:
         ("pid_namespace", LaunchMethod(NOTEBOOK, PYTHON)),
     ],
 )
-async def test_the_rung_that_holds(runner: str, launch_method: LaunchMethod) -> None:
-    """Each runner ends on the best launch_method that it bears, and no cell runs twice."""
+async def test_the_launch_method_that_works(runner: str, launch_method: LaunchMethod) -> None:
+    """Each runner ends with the best launch method that works there, and no cell runs twice."""
     only_where_possible(runner)
     with running_sandbox(runner=runner) as server:
         async with route_to(server, kernel="shell") as far:
@@ -79,7 +79,7 @@ async def test_limits_and_shapes_that_do_not_matter(settings: dict[str, Any]) ->
 
 
 async def test_the_notebook_tool_alone_carries_everything() -> None:
-    """Where only the notebook tool keeps processes, it starts the agent and speaks to it."""
+    """Where only the notebook tool keeps processes, it starts the agent and makes all calls."""
     with running_sandbox() as server:
         launch_methods = (LaunchMethod(NOTEBOOK, NOTEBOOK),)
         async with route_to(server, kernel="shell", launch_methods=launch_methods) as far:
