@@ -30,7 +30,7 @@ from ivy_kernel.routes.base import LiveKernel
 from ivy_kernel.routes.events import AgentLost, Event, KernelDied, KernelReady
 from ivy_kernel.routes.outcomes import show_command_error, show_error, succeeded
 from ivy_kernel.session.describe import event_sentence
-from ivy_kernel.session.output import JUPYTER_SERVER_RATE, Pacer
+from ivy_kernel.session.output import JUPYTER_SERVER_RATE, OutputThrottle
 from ivy_kernel.session.start_progress import blanked, is_progress
 from ivy_kernel.status import SandboxStatus
 
@@ -168,13 +168,15 @@ class CellRunner:
         )
         self._following = False
         self.features: list[str] = []
-        self._pacer = Pacer(
+        self._throttle = OutputThrottle(
             publish,
             rate=JUPYTER_SERVER_RATE if "JPY_SESSION_NAME" in os.environ else None,
             limit_bytes=0,
             spill_directory=Path(jupyter_data_dir()) / "ivy" / "outputs",
         )
-        self.comms = Comms(local, self._current, is_busy=lambda: self.busy, flush=self._pacer.flush)
+        self.comms = Comms(
+            local, self._current, is_busy=lambda: self.busy, flush=self._throttle.flush
+        )
 
     @property
     def busy(self) -> bool:
@@ -200,14 +202,14 @@ class CellRunner:
             await self._finish_showing()
         finally:
             self._task = self._sink = None
-            self._pacer.idle()
+            self._throttle.idle()
             sink.end()
         return outcome
 
     async def _finish_showing(self) -> None:
         """Return when all is shown. An interrupt now only drops what is not: the cell has ended."""
         with suppress(asyncio.CancelledError):
-            await self._pacer.finish()
+            await self._throttle.finish()
         with suppress(asyncio.CancelledError):
             await asyncio.sleep(self._comm_published + COMM_APART_SECONDS - time.monotonic())
 
@@ -216,7 +218,7 @@ class CellRunner:
         if message.msg_type.startswith("comm_"):
             self._comm_published = time.monotonic()
             self._note_comm(message)
-        self._pacer(message)
+        self._throttle(message)
 
     def _note_comm(self, message: Message) -> None:
         self._current.comms.told(message)
@@ -290,12 +292,12 @@ class CellRunner:
                 "sandbox already. Nothing was run."
             )
         settings = self._current.live.current()
-        self._pacer.limit_bytes(settings.output_limit_bytes)
+        self._throttle.set_limit(settings.output_limit_bytes)
         seconds = settings.cell_timeout_seconds
         return await run_cell(self._current.wanted(), options, cell, sink, tool_seconds=seconds)
 
     async def _run_in_sandbox(self, cell: Cell, sink: Sink) -> Outcome:
-        self._pacer.limit_bytes(self._current.live.current().output_limit_bytes)
+        self._throttle.set_limit(self._current.live.current().output_limit_bytes)
         return await self._current.wanted().execute(cell, sink)
 
     def _command(self, cell: Cell, ask_user: AskUser) -> IvyCommand:

@@ -25,7 +25,7 @@ from ivy_kernel.magics.sessions import MagicSessions
 from ivy_kernel.magics.waiting import Post, ask, loop_thread, wait_in_cell
 from ivy_kernel.models import Cell, Json, Message, Outcome
 from ivy_kernel.session.kernel_registry import kernel_id_of
-from ivy_kernel.session.output import JUPYTER_SERVER_RATE, Pacer
+from ivy_kernel.session.output import JUPYTER_SERVER_RATE, OutputThrottle
 from ivy_kernel.session.session import Session
 
 CLOSE_SECONDS = 3.0
@@ -137,7 +137,7 @@ class IvyMagics(Magics):
     ) -> Outcome:
         settings = self.sessions.settings_of(options.chat_id).current()
         session = running.session = self.sessions.session(options.chat_id)
-        pacer = Pacer(
+        throttle = OutputThrottle(
             post,
             rate=JUPYTER_SERVER_RATE if "JPY_SESSION_NAME" in os.environ else None,
             limit_bytes=settings.output_limit_bytes,
@@ -147,18 +147,18 @@ class IvyMagics(Magics):
 
         def sink(message: Message) -> None:
             if message.channel != "stdin":
-                pacer(message)
+                throttle(message)
                 return
             question = asyncio.ensure_future(_answer(session, message, post))
             questions.add(question)
             question.add_done_callback(questions.discard)
 
-        self.sessions.cell_sink = pacer
+        self.sessions.cell_sink = throttle
         try:
             outcome = await run_cell(
                 session, options, cell, sink, tool_seconds=settings.cell_timeout_seconds
             )
-            await running.finish(pacer)
+            await running.finish(throttle)
         finally:
             self.sessions.cell_sink = None
             for question in questions:  # the cell is over, so nobody waits for the answer
@@ -179,9 +179,9 @@ class _Running:
         self.session: Session | None = None
         self._finishing: asyncio.Future[None] | None = None
 
-    async def finish(self, pacer: Pacer) -> None:
+    async def finish(self, throttle: OutputThrottle) -> None:
         """Let all that the cell has shown arrive."""
-        self._finishing = asyncio.ensure_future(pacer.finish())
+        self._finishing = asyncio.ensure_future(throttle.finish())
         await asyncio.wait({self._finishing})
 
     async def stop(self) -> None:

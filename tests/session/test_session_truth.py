@@ -300,13 +300,13 @@ async def test_an_interrupt_after_a_cells_end_does_not_change_that_end(
     monkeypatch.setattr(comm, "create_comm", comm.create_comm)  # the runner puts its own there
     monkeypatch.setattr(comm, "get_comm_manager", comm.get_comm_manager)
     monkeypatch.setattr(cells, "COMM_APART_SECONDS", 1.0)
-    finish = cells.Pacer.finish
+    finish = cells.OutputThrottle.finish
 
-    async def finish_slowly(pacer: cells.Pacer) -> None:
+    async def finish_slowly(throttle: cells.OutputThrottle) -> None:
         await asyncio.sleep(1.0 if interrupts > 1 else 0.0)
-        await finish(pacer)
+        await finish(throttle)
 
-    monkeypatch.setattr(cells.Pacer, "finish", finish_slowly)
+    monkeypatch.setattr(cells.OutputThrottle, "finish", finish_slowly)
 
     def run_here(_code: str, _cell: Cell) -> Outcome:
         comm.create_comm(target_name="test")
