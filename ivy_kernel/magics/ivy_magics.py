@@ -18,19 +18,20 @@ from jupyter_core.paths import jupyter_data_dir
 from ivy_kernel.errors import IvyError, UsageError
 from ivy_kernel.magics import SHELL_ATTRIBUTE
 from ivy_kernel.magics.cell import run_cell
-from ivy_kernel.magics.commands import IvyCommand
+from ivy_kernel.magics.commands import run_command
 from ivy_kernel.magics.options import CellOptions, HelpAskedError, parse_cell_options
 from ivy_kernel.magics.output import NativeOutput, RemoteInterrupt, exception_for, shown_briefly
 from ivy_kernel.magics.sessions import MagicSessions
-from ivy_kernel.magics.waiting import Post, ask, loop_thread, wait_in_cell
-from ivy_kernel.models import Cell, Json, Message, Outcome
+from ivy_kernel.magics.waiting import Post, ask_user, loop_thread, wait_in_cell
+from ivy_kernel.models import Cell, Json, Message, Outcome, Sink
 from ivy_kernel.session.kernel_registry import kernel_id_of
 from ivy_kernel.session.output import JUPYTER_SERVER_RATE, OutputThrottle
 from ivy_kernel.session.session import Session
+from ivy_kernel.status import SandboxStatus
 
 CLOSE_SECONDS = 3.0
 OVERTAKING_SECONDS = 5.0
-"""How long an interrupt waits for its cell to begin."""
+"""Time limit for an interrupt to wait for its cell to begin."""
 
 
 @magics_class
@@ -61,7 +62,7 @@ class IvyMagics(Magics):
         atexit.unregister(self.close)
         if self.thread.alive:
             closing = self.thread.submit(self.sessions.aclose())
-            with suppress(Exception):  # what we cannot end, the sandbox ends by itself
+            with suppress(Exception):  # what we cannot end in time, the sandbox ends by itself
                 closing.result(CLOSE_SECONDS)
 
     @line_cell_magic
@@ -81,31 +82,8 @@ class IvyMagics(Magics):
             raise shown_briefly(error) from None
 
     def _run_command(self, line: str) -> None:
-        running: list[asyncio.Task[Any]] = []
-
-        async def work(post: Post) -> bool:
-            task = asyncio.current_task()
-            running.extend([task] if task else [])
-
-            async def confirm(question: str) -> bool:
-                try:
-                    answer = await ask(f"{question} [y/N] ", post)
-                except Exception:
-                    raise UsageError(f"{question} Nobody can be asked here: add --yes.") from None
-                return answer.strip().lower() in ("y", "yes")
-
-            command = IvyCommand(self.sessions.live, self.sessions.session, confirm)
-            try:
-                await command.run(line, post)
-            except asyncio.CancelledError:
-                return False
-            return True
-
-        async def stop() -> None:
-            for task in running:
-                task.cancel()
-
-        done, _ = wait_in_cell(self._ipython, work, stop=stop, thread=self.thread, is_remote=False)
+        work = _CommandWork(self.sessions, line)
+        done, _ = wait_in_cell(self._ipython, work, thread=self.thread, is_remote=False)
         if not done:
             raise RemoteInterrupt("Interrupted.", ("KeyboardInterrupt: Interrupted.",))
 
@@ -116,93 +94,136 @@ class IvyMagics(Magics):
             execution_count=self._ipython.execution_count,
             store_history=bool(request.get("store_history", True)),
             allow_stdin=bool(request.get("allow_stdin", True)),
+            # Not the header of the request that runs us, of which there may be none, or which
+            # may run several of these cells.
             header={"msg_id": uuid.uuid4().hex, "msg_type": "execute_request"},
         )
-
-        running = _Running()
-
-        async def work(post: Post) -> Outcome:
-            return await self._in_sandbox(options, cell, post, running)
-
-        outcome, output = wait_in_cell(
-            self._ipython, work, stop=running.stop, thread=self.thread, is_remote=True
-        )
+        work = _MagicCell(self.sessions, options, cell)
+        outcome, output = wait_in_cell(self._ipython, work, thread=self.thread, is_remote=True)
         if outcome.reply["status"] == "error":
             raise exception_for(outcome.reply, outcome.fate) from None
         if options.out:
             self._ipython.user_ns[options.out] = output.kept()
 
-    async def _in_sandbox(
-        self, options: CellOptions, cell: Cell, post: Post, running: _Running
-    ) -> Outcome:
-        settings = self.sessions.settings_of(options.chat_id).current()
-        session = running.session = self.sessions.session(options.chat_id)
-        throttle = OutputThrottle(
-            post,
-            rate=JUPYTER_SERVER_RATE if "JPY_SESSION_NAME" in os.environ else None,
-            limit_bytes=settings.output_limit_bytes,
-            spill_directory=Path(jupyter_data_dir()) / "ivy" / "outputs",
-        )
-        questions: set[asyncio.Task[None]] = set()
-
-        def sink(message: Message) -> None:
-            if message.channel != "stdin":
-                throttle(message)
-                return
-            question = asyncio.ensure_future(_answer(session, message, post))
-            questions.add(question)
-            question.add_done_callback(questions.discard)
-
-        self.sessions.cell_sink = throttle
-        try:
-            outcome = await run_cell(
-                session, options, cell, sink, tool_seconds=settings.cell_timeout_seconds
-            )
-            await running.finish(throttle)
-        finally:
-            self.sessions.cell_sink = None
-            for question in questions:  # the cell is over, so nobody waits for the answer
-                question.cancel()
-        return outcome
-
     def _request(self) -> Json:
-        """The content of the ``execute_request`` that runs us; empty outside of Jupyter."""
+        """Return the content of the ``execute_request`` that runs us; empty outside of Jupyter."""
         parent = self._kernel.get_parent() if self._kernel is not None else {}
         content: Json = (parent or {}).get("content") or {}
         return content
 
 
-class _Running:
-    """What an interrupt has to stop: the cell, or what is left to show of it."""
+class _CommandWork:
+    """One ``%ivy`` line, as work on the loop thread."""
 
-    def __init__(self) -> None:
-        self.session: Session | None = None
-        self._finishing: asyncio.Future[None] | None = None
+    def __init__(self, sessions: MagicSessions, line: str) -> None:
+        self._sessions = sessions
+        self._line = line
+        self._task: asyncio.Task[Any] | None = None
 
-    async def finish(self, throttle: OutputThrottle) -> None:
-        """Let all that the cell has shown arrive."""
-        self._finishing = asyncio.ensure_future(throttle.finish())
-        await asyncio.wait({self._finishing})
+    async def run(self, post: Post) -> bool:
+        """Run the command; false when it was interrupted."""
+        self._task = asyncio.current_task()
+        try:
+            await run_command(self._line, post, _CommandOwner(self._sessions, post))
+        except asyncio.CancelledError:
+            return False
+        return True
 
     async def stop(self) -> None:
-        """Called for the first Ctrl-C, which may overtake the cell that it is meant for."""
+        """Interrupt the command."""
+        if self._task is not None:
+            self._task.cancel()
+
+
+class _CommandOwner:
+    """The notebook, as its ``%ivy`` lines see it; see `ivy_kernel.magics.commands`."""
+
+    def __init__(self, sessions: MagicSessions, post: Post) -> None:
+        self._post = post
+        self.live = sessions.live
+        self.session = sessions.session
+
+    async def confirm(self, question: str) -> bool:
+        try:
+            answer = await ask_user(f"{question} [y/N] ", self._post)
+        except Exception:
+            raise UsageError(f"{question} Nobody can be asked here: add --yes.") from None
+        return answer.strip().lower() in ("y", "yes")
+
+    async def follow(self, status: SandboxStatus, sink: Sink) -> None:
+        """Show nothing: a cell of such a notebook does not outlive the notebook's process."""
+
+
+class _MagicCell:
+    """One ``%%ivy`` cell, as work on the loop thread."""
+
+    def __init__(self, sessions: MagicSessions, options: CellOptions, cell: Cell) -> None:
+        self._sessions = sessions
+        self._options = options
+        self._cell = cell
+        self._session: Session | None = None
+        self._finishing: asyncio.Future[None] | None = None
+
+    async def run(self, post: Post) -> Outcome:
+        """Run the cell to its one end; all that it shows has been posted then."""
+        chat_id = self._options.chat_id
+        settings = self._sessions.settings_of(chat_id).current()
+        session = self._session = self._sessions.session(chat_id)
+        throttle = OutputThrottle(
+            post,
+            # Jupyter Server sets this variable for the kernels that it starts; only it has a limit.
+            rate=JUPYTER_SERVER_RATE if "JPY_SESSION_NAME" in os.environ else None,
+            limit_bytes=settings.output_limit_bytes,
+            spill_directory=Path(jupyter_data_dir()) / "ivy" / "outputs",
+        )
+        replying: set[asyncio.Task[None]] = set()
+
+        def sink(message: Message) -> None:
+            if message.channel != "stdin":
+                throttle(message)
+                return
+            task = asyncio.ensure_future(_reply_to_input(session, message, post))
+            replying.add(task)
+            task.add_done_callback(replying.discard)
+
+        self._sessions.cell_sink = throttle
+        try:
+            outcome = await run_cell(
+                session,
+                self._options,
+                self._cell,
+                sink,
+                tool_seconds=settings.cell_timeout_seconds,
+            )
+            # In a task of its own, which `stop` can cancel without losing the outcome.
+            self._finishing = asyncio.ensure_future(throttle.finish())
+            await asyncio.wait({self._finishing})
+        finally:
+            self._sessions.cell_sink = None
+            for task in replying:  # the cell has ended, so it reads no input any more
+                task.cancel()
+        return outcome
+
+    async def stop(self) -> None:
+        """Interrupt the cell, or drop what is left to show of it."""
+        # The interrupt may overtake the cell that it is meant for, hence the deadline.
         deadline = time.monotonic() + OVERTAKING_SECONDS
         while time.monotonic() < deadline:
             if self._finishing is not None:
                 self._finishing.cancel()
                 return
-            if self.session is not None and self.session.busy:
-                await self.session.interrupt()
+            if self._session is not None and self._session.busy:
+                await self._session.interrupt()
                 return
             await asyncio.sleep(0.01)
 
 
-async def _answer(session: Session, request: Message, post: Post) -> None:
-    """Let the user answer an ``input_request`` of the sandbox."""
+async def _reply_to_input(session: Session, request: Message, post: Post) -> None:
+    """Have the user reply to an ``input_request`` of the sandbox."""
     content = request.content
     prompt, is_secret = str(content.get("prompt", "")), bool(content.get("password"))
     with suppress(asyncio.CancelledError, Exception):  # the cell is interrupted, and ends by that
-        value = await ask(prompt, post, is_secret=is_secret)
+        value = await ask_user(prompt, post, is_secret=is_secret)
         if session.live is not None:
             await session.live.answer_input(value, request)
 
@@ -218,7 +239,7 @@ def load(shell: Any) -> IvyMagics:
 
 
 def unload(shell: Any) -> None:
-    """Take them away again, and let go of the sandbox."""
+    """Remove the magics from a shell, and let go of the sandbox."""
     magics = getattr(shell, SHELL_ATTRIBUTE, None)
     if magics is not None:
         setattr(shell, SHELL_ATTRIBUTE, None)

@@ -16,6 +16,8 @@ from ivy_kernel.session.session import Session
 
 @dataclass(slots=True)
 class _Open:
+    """A session, and what its settings were."""
+
     identity: tuple[object, ...]
     session: Session
 
@@ -28,7 +30,14 @@ class MagicSessions:
     kernel_id
         The kernel, as its Jupyter server calls it; empty for none.
     on_background
-        Takes what the sandbox shows while no cell of ours runs.
+        Takes the messages of the sandbox that belong to no running cell.
+
+    Attributes
+    ----------
+    live
+        The settings, as ``%ivy attach`` leaves them.
+    cell_sink
+        Takes notes beside the output of the running cell; ``None`` while none runs.
     """
 
     def __init__(self, *, kernel_id: str, on_background: Sink) -> None:
@@ -42,7 +51,7 @@ class MagicSessions:
         self.cell_sink: Sink | None = None
 
     def session(self, chat_id: str | None = None) -> Session:
-        """The session of a chat, or of the one that is attached.
+        """Return the session of a chat, or of the one that is attached.
 
         Raises
         ------
@@ -54,7 +63,7 @@ class MagicSessions:
         chat_id = live.current().chat_id
         known = self._open.get(chat_id)
         if known is None or (known.identity != wanted and not known.session.busy):
-            if known is not None:  # the same chat by other settings: its variables stay
+            if known is not None:  # the same chat with changed settings; its variables stay
                 self._close(known.session)
             opened = open_session(
                 live,
@@ -69,7 +78,7 @@ class MagicSessions:
         return known.session
 
     def settings_of(self, chat_id: str | None) -> LiveSettings:
-        """The settings that a cell for a chat follows; ``None`` for the one that is attached.
+        """Return the settings of a cell for a chat; ``None`` for the one that is attached.
 
         Raises
         ------
@@ -85,7 +94,7 @@ class MagicSessions:
         return self._others[chat_id]
 
     def _on_event(self, event: Event, chat_id: str) -> None:
-        """What the agent route tells beside messages."""
+        """Take an event that the agent route reports beside messages."""
         if isinstance(event, AgentLost | KernelDied) and chat_id in self._open:
             self._open[chat_id].session.lifecycle.poke()
         sentence = event_sentence(event)
@@ -98,8 +107,8 @@ class MagicSessions:
         closing.add_done_callback(self._closing.discard)
 
     async def aclose(self) -> None:
-        """Let go of all sandboxes, which live on."""
-        opened, self._open = list(self._open.values()), {}
+        """Let go of all sandboxes; they go on running."""
+        opened, self._open = list(self._open.values()), {}  # a second call finds none
         if self._note is not None:
             self._note.remove()
         await asyncio.gather(*(one.session.aclose() for one in opened), return_exceptions=True)

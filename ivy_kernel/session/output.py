@@ -2,9 +2,9 @@
 
 Coalesced: one message a line would flood the front end, and above 1,000 queued messages ZMQ drops
 them. Throttled: Jupyter Server drops stream output above 1 MB/s and 1,000 messages/s, measured over
-3 s (``iopub_data_rate_limit``, ``iopub_msg_rate_limit``, ``rate_limit_window``), and counts anew when
-the kernel turns idle. Limited: beyond a limit the head and the tail of a cell's text are shown, with
-a count of what is not, and all of it is kept in a file (`OutputLimit`).
+3 s (``iopub_data_rate_limit``, ``iopub_msg_rate_limit``, ``rate_limit_window``), and counts anew
+when the kernel turns idle. Limited: beyond a limit the head and the tail of a cell's text are
+shown, with a count of what is not, and all of it is kept in a file (`OutputLimit`).
 """
 
 from __future__ import annotations

@@ -308,19 +308,20 @@ async def test_an_interrupt_after_a_cells_end_does_not_change_that_end(
 
     monkeypatch.setattr(cells.OutputThrottle, "finish", finish_slowly)
 
-    def run_here(_code: str, _cell: Cell) -> Outcome:
-        comm.create_comm(target_name="test")
-        return Outcome("succeeded", {"status": "ok"})
+    class Host:
+        def publish(self, message: Message) -> None:
+            pass
 
-    runner = cells.CellRunner(
-        flags=None, connection_file="kernel-1.json", publish=lambda _: None, run_here=run_here
-    )
+        async def ask_user(self, prompt: str, *, is_secret: bool) -> str:
+            return ""
 
-    async def ask_user(_text: str, _secret: bool) -> str:
-        return ""
+        def run_local(self, code: str, cell: Cell) -> Outcome:
+            comm.create_comm(target_name="test")
+            return Outcome("succeeded", {"status": "ok"})
 
+    runner = cells.CellRunner(Host(), flags=None, connection_file="kernel-1.json")
     cell = Cell("%%local\nmake_a_widget()", header={})
-    running = asyncio.ensure_future(runner.execute(cell, ask_user))
+    running = asyncio.ensure_future(runner.execute(cell))
     for _ in range(interrupts):
         await asyncio.sleep(0.1)
         assert runner.interruptible
