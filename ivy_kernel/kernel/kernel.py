@@ -14,9 +14,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ipykernel._version import kernel_protocol_version
+from ipykernel.kernelapp import IPKernelApp
+from traitlets import Instance
 
 from ivy_kernel._version import __version__
 from ivy_kernel.kernel.base import BaseKernel
+from ivy_kernel.kernel.ports import HeldPorts
 from ivy_kernel.kernel.requests import CodeHelp, ControlRequests, History, request_input
 from ivy_kernel.kernel.restart import RestartMark
 from ivy_kernel.models import sendable
@@ -365,3 +368,36 @@ class IvyKernel(BaseKernel):
 def _import_cells() -> None:
     with suppress(Exception):  # the first cell imports it again, and reports the error
         import_module("ivy_kernel.kernel.cells")
+
+
+# The application --------------------------------------------------------------------------------
+
+CONTROL_END_SECONDS = 2.0
+"""Time limit for the control thread to end at exit."""
+
+
+class IvyKernelApp(IPKernelApp):
+    """ipykernel's application with our kernel, and our settings as ``--Ivy.…`` flags.
+
+    Our config files are read with the first cell, so that a mistake in them is reported there
+    instead of ending the kernel at its start.
+    """
+
+    name = "ivy-kernel"
+    description = "The Ivy Sandbox kernel: runs cells in the sandbox of an Ivy Biosciences chat."
+    kernel_class = IvyKernel
+    held_ports = Instance(HeldPorts, allow_none=True)
+
+    def init_sockets(self) -> None:
+        """Called by ``initialize``: binds the ports, which were held until now."""
+        if self.held_ports is not None:
+            self.held_ports.release()
+        super().init_sockets()
+
+    def start(self) -> None:
+        """Called by `launch_instance`; returns when the kernel has been shut down."""
+        super().start()
+        # The control thread still flushes the output streams. Were their thread stopped first, at
+        # exit, the flush would wait for it in vain and every shutdown would take seconds.
+        if self.control_thread is not None and self.control_thread.is_alive():
+            self.control_thread.join(CONTROL_END_SECONDS)
