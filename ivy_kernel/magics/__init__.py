@@ -2,11 +2,10 @@
 
 ::
 
-    ivy_magics.py  the two magics of an IPython shell
+    ivy_magics.py  the two magics of an IPython shell; their sessions, one for each chat
     commands.py    %ivy: the table of commands, which the Ivy Sandbox kernel shares
     options.py     their options; those of %%ivy
     cell.py        runs one %%ivy cell
-    sessions.py    the sessions of one notebook, one for each chat
     waiting.py     lets a cell wait for the event loop's thread, with input and Ctrl-C
     output.py      shows messages and errors by IPython's means
     widget.py      the status widget

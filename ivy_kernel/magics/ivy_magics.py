@@ -1,14 +1,16 @@
-"""``%ivy`` and ``%%ivy`` in any IPython."""
+"""``%ivy`` and ``%%ivy`` in any IPython, and the sessions that they use."""
 
 from __future__ import annotations
 
 import asyncio
 import atexit
 import os
+import secrets
 import sys
 import time
 import uuid
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +23,12 @@ from ivy_kernel.magics.cell import run_cell
 from ivy_kernel.magics.commands import run_command
 from ivy_kernel.magics.options import CellOptions, HelpAskedError, parse_cell_options
 from ivy_kernel.magics.output import NativeOutput, RemoteInterrupt, exception_for, shown_briefly
-from ivy_kernel.magics.sessions import MagicSessions
 from ivy_kernel.magics.waiting import Post, ask_user, loop_thread, wait_in_cell
 from ivy_kernel.models import Cell, Json, Message, Outcome, Sink
-from ivy_kernel.session.kernel_registry import kernel_id_of
+from ivy_kernel.routes.events import AgentLost, Event, KernelDied
+from ivy_kernel.session.describe import event_sentence
+from ivy_kernel.session.kernel_registry import UseNote, kernel_id_of
+from ivy_kernel.session.open import LiveSettings, identity, open_session
 from ivy_kernel.session.output import JUPYTER_SERVER_RATE, OutputThrottle
 from ivy_kernel.session.session import Session
 from ivy_kernel.status import SandboxStatus
@@ -110,6 +114,29 @@ class IvyMagics(Magics):
         parent = self._kernel.get_parent() if self._kernel is not None else {}
         content: Json = (parent or {}).get("content") or {}
         return content
+
+
+def load(shell: Any) -> IvyMagics:
+    """Add ``%ivy`` and ``%%ivy`` to a shell; a second time changes nothing."""
+    magics: IvyMagics | None = getattr(shell, SHELL_ATTRIBUTE, None)
+    if magics is None:
+        magics = IvyMagics(shell)
+        setattr(shell, SHELL_ATTRIBUTE, magics)
+        shell.register_magics(magics)
+    return magics
+
+
+def unload(shell: Any) -> None:
+    """Remove the magics from a shell, and let go of the sandbox."""
+    magics = getattr(shell, SHELL_ATTRIBUTE, None)
+    if magics is not None:
+        setattr(shell, SHELL_ATTRIBUTE, None)
+        for kind in ("line", "cell"):
+            shell.magics_manager.magics[kind].pop("ivy", None)
+        magics.close()
+
+
+# Commands and cells, as work on the loop thread --------------------------------------------------
 
 
 class _CommandWork:
@@ -228,21 +255,104 @@ async def _reply_to_input(session: Session, request: Message, post: Post) -> Non
             await session.live.answer_input(value, request)
 
 
-def load(shell: Any) -> IvyMagics:
-    """Add ``%ivy`` and ``%%ivy`` to a shell; a second time changes nothing."""
-    magics: IvyMagics | None = getattr(shell, SHELL_ATTRIBUTE, None)
-    if magics is None:
-        magics = IvyMagics(shell)
-        setattr(shell, SHELL_ATTRIBUTE, magics)
-        shell.register_magics(magics)
-    return magics
+# Sessions ----------------------------------------------------------------------------------------
 
 
-def unload(shell: Any) -> None:
-    """Remove the magics from a shell, and let go of the sandbox."""
-    magics = getattr(shell, SHELL_ATTRIBUTE, None)
-    if magics is not None:
-        setattr(shell, SHELL_ATTRIBUTE, None)
-        for kind in ("line", "cell"):
-            shell.magics_manager.magics[kind].pop("ivy", None)
-        magics.close()
+@dataclass(slots=True)
+class _Open:
+    """A session, and what its settings were."""
+
+    identity: tuple[object, ...]
+    session: Session
+
+
+class MagicSessions:
+    """Opens sessions, and keeps them until the notebook's kernel ends. Lives on one event loop.
+
+    Parameters
+    ----------
+    kernel_id
+        The kernel, as its Jupyter server calls it; empty for none.
+    on_background
+        Takes the messages of the sandbox that belong to no running cell.
+
+    Attributes
+    ----------
+    live
+        The settings, as ``%ivy attach`` leaves them.
+    cell_sink
+        Takes notes beside the output of the running cell; ``None`` while none runs.
+    """
+
+    def __init__(self, *, kernel_id: str, on_background: Sink) -> None:
+        self.live = LiveSettings()
+        self._others: dict[str, LiveSettings] = {}
+        self._open: dict[str, _Open] = {}
+        self._key = secrets.token_hex(8)
+        self._on_background = on_background
+        self._note = UseNote(kernel_id, "magic") if kernel_id else None
+        self._closing: set[asyncio.Future[None]] = set()
+        self.cell_sink: Sink | None = None
+
+    def session(self, chat_id: str | None = None) -> Session:
+        """Return the session of a chat, or of the one that is attached.
+
+        Raises
+        ------
+        SettingError
+            When the settings mean none: says why.
+        """
+        live = self.settings_of(chat_id)
+        wanted = identity(live.current())
+        chat_id = live.current().chat_id
+        known = self._open.get(chat_id)
+        if known is None or (known.identity != wanted and not known.session.busy):
+            if known is not None:  # the same chat with changed settings; its variables stay
+                self._close(known.session)
+            opened = open_session(
+                live,
+                session_key=self._key,
+                on_background=self._on_background,
+                on_event=lambda event: self._on_event(event, chat_id),
+            )
+            known = self._open[chat_id] = _Open(wanted, opened)
+        lifecycle = known.session.lifecycle
+        if self._note is not None:
+            self._note.write(**lifecycle.use)
+        return known.session
+
+    def settings_of(self, chat_id: str | None) -> LiveSettings:
+        """Return the settings of a cell for a chat; ``None`` for the one that is attached.
+
+        Raises
+        ------
+        SettingError
+            When the chat's id cannot be used.
+        """
+        if chat_id is None or chat_id == self.live.current().chat_id:
+            return self.live
+        if chat_id not in self._others:
+            live = LiveSettings()
+            live.attach(chat_id)
+            self._others[chat_id] = live
+        return self._others[chat_id]
+
+    def _on_event(self, event: Event, chat_id: str) -> None:
+        """Take an event that the agent route reports beside messages."""
+        if isinstance(event, AgentLost | KernelDied) and chat_id in self._open:
+            self._open[chat_id].session.lifecycle.poke()
+        sentence = event_sentence(event)
+        if sentence and self.cell_sink is not None:
+            self.cell_sink(Message("stream", {"name": "stderr", "text": f"[{sentence}]\n"}))
+
+    def _close(self, session: Session) -> None:
+        closing = asyncio.ensure_future(session.aclose(keep=True))
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
+    async def aclose(self) -> None:
+        """Let go of all sandboxes; they go on running."""
+        opened, self._open = list(self._open.values()), {}  # a second call finds none
+        if self._note is not None:
+            self._note.remove()
+        await asyncio.gather(*(one.session.aclose() for one in opened), return_exceptions=True)
