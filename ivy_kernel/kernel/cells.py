@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import os
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any, Protocol
 
-from jupyter_core.paths import jupyter_data_dir
 from traitlets.config import Config
 
 from ivy_kernel.errors import IvyError, UsageError
@@ -30,7 +27,7 @@ from ivy_kernel.routes.base import LiveKernel
 from ivy_kernel.routes.events import AgentLost, Event, KernelDied, KernelReady
 from ivy_kernel.routes.outcomes import show_command_error, show_error, succeeded
 from ivy_kernel.session.describe import event_sentence
-from ivy_kernel.session.output import JUPYTER_SERVER_RATE, OutputThrottle
+from ivy_kernel.session.output import front_end_throttle
 from ivy_kernel.session.session import Session
 from ivy_kernel.session.start_progress import blanked, is_progress
 from ivy_kernel.status import SandboxStatus
@@ -194,13 +191,7 @@ class CellRunner:
         )
         self._following = False
         self.features: list[str] = []
-        self._throttle = OutputThrottle(
-            host.publish,
-            # Jupyter Server sets this variable for the kernels that it starts; only it has a limit.
-            rate=JUPYTER_SERVER_RATE if "JPY_SESSION_NAME" in os.environ else None,
-            limit_bytes=0,
-            spill_directory=Path(jupyter_data_dir()) / "ivy" / "outputs",
-        )
+        self._throttle = front_end_throttle(host.publish, limit_bytes=0)  # each cell sets its own
         self.comms = Comms(LocalComms(self._show_at_once), self)
 
     @property

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import os
 import secrets
 import sys
 import time
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from IPython.core.magic import Magics, line_cell_magic, magics_class
-from jupyter_core.paths import jupyter_data_dir
 
 from ivy_kernel.errors import IvyError, UsageError
 from ivy_kernel.magics import SHELL_ATTRIBUTE
@@ -29,7 +26,7 @@ from ivy_kernel.routes.events import AgentLost, Event, KernelDied
 from ivy_kernel.session.describe import event_sentence
 from ivy_kernel.session.kernel_registry import UseNote, kernel_id_of
 from ivy_kernel.session.open import LiveSettings, identity, open_session
-from ivy_kernel.session.output import JUPYTER_SERVER_RATE, OutputThrottle
+from ivy_kernel.session.output import front_end_throttle
 from ivy_kernel.session.session import Session
 from ivy_kernel.status import SandboxStatus
 
@@ -196,13 +193,7 @@ class _MagicCell:
         chat_id = self._options.chat_id
         settings = self._sessions.settings_of(chat_id).current()
         session = self._session = self._sessions.session(chat_id)
-        throttle = OutputThrottle(
-            post,
-            # Jupyter Server sets this variable for the kernels that it starts; only it has a limit.
-            rate=JUPYTER_SERVER_RATE if "JPY_SESSION_NAME" in os.environ else None,
-            limit_bytes=settings.output_limit_bytes,
-            spill_directory=Path(jupyter_data_dir()) / "ivy" / "outputs",
-        )
+        throttle = front_end_throttle(post, limit_bytes=settings.output_limit_bytes)
         replying: set[asyncio.Task[None]] = set()
 
         def sink(message: Message) -> None:

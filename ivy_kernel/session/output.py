@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO
 
 import msgspec
+from jupyter_core.paths import jupyter_data_dir
 
 from ivy_kernel.models import Message, Sink, sendable
 
@@ -237,6 +238,20 @@ class OutputThrottle:
         """Start counting anew, as the front end does when the kernel turns idle."""
         self._sent.clear()
         self._sent_bytes = 0
+
+
+def front_end_throttle(send: Sink, *, limit_bytes: int) -> OutputThrottle:
+    """Make a throttle that suits the front end of this process.
+
+    Parameters
+    ----------
+    send, limit_bytes
+        As in `OutputThrottle`.
+    """
+    # Jupyter Server sets it for the kernels that it starts; other front ends drop nothing.
+    rate = JUPYTER_SERVER_RATE if "JPY_SESSION_NAME" in os.environ else None
+    directory = Path(jupyter_data_dir()) / "ivy" / "outputs"
+    return OutputThrottle(send, rate=rate, limit_bytes=limit_bytes, spill_directory=directory)
 
 
 # The length limit of a cell's text -----------------------------------------------------------

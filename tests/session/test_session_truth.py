@@ -26,6 +26,7 @@ from ivy_kernel.kernel import cells
 from ivy_kernel.models import Cell, Message, Outcome
 from ivy_kernel.routes.one_call import NamedTool
 from ivy_kernel.session.open import LiveSettings, open_session
+from ivy_kernel.session.output import OutputThrottle
 from ivy_kernel.session.session import Session
 
 NOTHING_RAN = "Nothing of this cell was run."
@@ -300,13 +301,13 @@ async def test_an_interrupt_after_a_cells_end_does_not_change_that_end(
     monkeypatch.setattr(comm, "create_comm", comm.create_comm)  # the runner puts its own there
     monkeypatch.setattr(comm, "get_comm_manager", comm.get_comm_manager)
     monkeypatch.setattr(cells, "COMM_APART_SECONDS", 1.0)
-    finish = cells.OutputThrottle.finish
+    finish = OutputThrottle.finish
 
-    async def finish_slowly(throttle: cells.OutputThrottle) -> None:
+    async def finish_slowly(throttle: OutputThrottle) -> None:
         await asyncio.sleep(1.0 if interrupts > 1 else 0.0)
         await finish(throttle)
 
-    monkeypatch.setattr(cells.OutputThrottle, "finish", finish_slowly)
+    monkeypatch.setattr(OutputThrottle, "finish", finish_slowly)
 
     class Host:
         def publish(self, message: Message) -> None:
