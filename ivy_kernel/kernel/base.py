@@ -1,6 +1,6 @@
-"""ipykernel's base class, made fit for a kernel that mostly waits for somebody else.
+"""ipykernel's base class, made fit for a kernel that mostly waits for the sandbox.
 
-It answers beside a running cell what needs no sandbox, serves requests of every channel on one
+It answers requests that need no sandbox while a cell runs, serves requests of every channel on one
 loop, and takes an interrupt as a message instead of letting a signal end the process.
 """
 
@@ -34,8 +34,8 @@ ANSWERED_BESIDE_A_CELL = frozenset(
 )
 
 
-class ChannelKernel(Kernel):
-    """A kernel without cells: how its messages come and go.
+class BaseKernel(Kernel):
+    """A kernel without cells: it receives and sends messages.
 
     Attributes
     ----------
@@ -59,8 +59,8 @@ class ChannelKernel(Kernel):
     def _send_replies_through_the_stream(self) -> None:
         """Do in ipykernel 7.3 what later ones do.
 
-        It sends replies behind the back of the stream that reads the same socket, which then may
-        not see a request that arrives meanwhile, until somebody else connects
+        It sends replies on the socket itself, past the stream that reads from it. The stream may
+        then overlook a request that arrives meanwhile, until another client connects
         (https://github.com/ipython/ipykernel/issues/1554).
         """
         manager: Any = getattr(self.shell_channel_thread, "manager", None)
@@ -69,6 +69,7 @@ class ChannelKernel(Kernel):
 
     async def _started(self) -> None:
         self.main_loop = asyncio.get_running_loop()
+        # The default handler would raise KeyboardInterrupt in the loop itself, and end the process.
         self.main_loop.add_signal_handler(
             signal.SIGINT, lambda: asyncio.ensure_future(self.interrupt_cell())
         )
@@ -93,8 +94,8 @@ class ChannelKernel(Kernel):
     async def shell_main(self, subshell_id: str | None, msg: Any) -> None:
         """Called by ipykernel for each message on the shell channel.
 
-        While a cell runs, what needs no sandbox is answered beside it; messages of widgets always
-        are, because the sandbox takes its time for them, and cells may come meanwhile.
+        While a cell runs, requests that need no sandbox are answered beside it. Messages of widgets
+        always are, because the sandbox takes its time for them, and cells may come meanwhile.
         """
         if not self._is_handled_beside(self._message_type(msg)):
             await super().shell_main(subshell_id, msg)
@@ -102,10 +103,10 @@ class ChannelKernel(Kernel):
         try:  # a task has a context of its own, so cells keep their parent
             await asyncio.create_task(self.dispatch_shell(msg, subshell_id=subshell_id))
         finally:
-            # It has changed what threads without a context fall back on. The parent of the cell
-            # that runs now is the right one, which need not be that of before.
+            # It has changed the parent that threads without a context fall back on. The right one
+            # is that of the cell that runs now, which need not be the one that ran before.
             self.set_parent(self._shell_ident(), self.get_parent("shell"), channel="shell")
-            if self.cell_parent is not None:  # front ends show the last state they heard
+            if self.cell_parent is not None:  # front ends show the last status they got
                 self._publish_status("busy", "shell", parent=self.cell_parent)
 
     def _is_handled_beside(self, msg_type: str) -> bool:
@@ -131,13 +132,13 @@ class ChannelKernel(Kernel):
         return self._get_shell_context_var(self._shell_parent_ident)
 
     def parent_ident_here(self) -> Any:
-        """Who sent the request of `get_parent`, on the channel that this thread serves."""
+        """Identity of the client whose request `get_parent` returns, on this thread's channel."""
         if threading.current_thread() is self.control_thread:
             return self._control_parent_ident
         return self._shell_ident()
 
     def publish(self, message: Message) -> None:
-        """Send one message to all front ends, for the running cell unless it says for which."""
+        """Send one message to all front ends, as of the running cell if it names no parent."""
         parent = self.cell_parent
         if message.parent_header is not None:
             parent = {"header": message.parent_header}
@@ -154,9 +155,9 @@ class ChannelKernel(Kernel):
             self.wire.send(self.iopub_socket, message.msg_type, content, **options)
 
     async def on_main_loop(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Await what belongs to the main loop, also for requests on the control channel.
+        """Await work that belongs to the main loop, from whichever loop this is called on.
 
-        Those, and subshells, have threads and loops of their own.
+        Requests on the control channel, and subshells, have threads and loops of their own.
         """
         if self.main_loop is None or asyncio.get_running_loop() is self.main_loop:
             return await work

@@ -1,107 +1,112 @@
-"""Runs the cells of one kernel: takes each apart, and sends its parts to where they belong.
+"""Runs the cells of one kernel: splits each, and sends its parts to where they run.
 
-Imported with the first cell, or shortly after the kernel has said that it is ready: what is
-imported here takes longer than all the rest of the start.
+Imported with the first cell, or shortly after the kernel has said that it is ready: the imports of
+this module take longer than all the rest of the start.
 """
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
-import os
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from jupyter_core.paths import jupyter_data_dir
 from traitlets.config import Config
 
 from ivy_kernel.errors import IvyError, UsageError
-from ivy_kernel.kernel.comms import Comms, LocalComms
+from ivy_kernel.kernel.comms import Comms, LocalComms, RemoteComms
 from ivy_kernel.kernel.current_session import CurrentSession
-from ivy_kernel.kernel.local import take_apart
+from ivy_kernel.kernel.local import split_cell
 from ivy_kernel.magics.cell import run_cell
-from ivy_kernel.magics.commands import IvyCommand
+from ivy_kernel.magics.commands import run_command
 from ivy_kernel.magics.options import HelpAskedError, parse_cell_options
 from ivy_kernel.models import Cell, Json, Message, Outcome, Sink
 from ivy_kernel.routes.base import LiveKernel
 from ivy_kernel.routes.events import AgentLost, Event, KernelDied, KernelReady
 from ivy_kernel.routes.outcomes import show_command_error, show_error, succeeded
 from ivy_kernel.session.describe import event_sentence
-from ivy_kernel.session.output import JUPYTER_SERVER_RATE, Pacer
+from ivy_kernel.session.output import front_end_throttle
+from ivy_kernel.session.session import Session
 from ivy_kernel.session.start_progress import blanked, is_progress
 from ivy_kernel.status import SandboxStatus
 
-Answer = Callable[[Message], Coroutine[Any, Any, None]]
-"""Lets the user answer an ``input_request``."""
+# Sinks of messages ------------------------------------------------------------------------------
+
+InputReplier = Callable[[Message], Coroutine[Any, Any, None]]
+"""Has the user reply to an ``input_request`` of the sandbox."""
+
+PROGRESS_TYPES = frozenset({"display_data", "update_display_data", "clear_output"})
+"""Types of the messages that can show the start of a sandbox."""
 
 
 class CellSink:
-    """All that is shown while a cell runs and belongs to it comes by here.
+    """Takes all messages that are shown as a cell's own while it runs.
 
     Parameters
     ----------
     show
-        Takes what is shown.
-    answer
-        Takes what is asked.
+        Takes the messages for the front end.
+    reply_to_input
+        Takes each ``input_request``.
     """
 
-    def __init__(self, show: Sink, answer: Answer) -> None:
+    def __init__(self, show: Sink, reply_to_input: InputReplier) -> None:
         self._show = show
-        self._answer = answer
-        self._shown_of_the_cell = False
-        self._questions: set[asyncio.Task[None]] = set()
+        self._reply_to_input = reply_to_input
+        self._has_shown = False
+        self._replying: set[asyncio.Task[None]] = set()
 
     def __call__(self, message: Message) -> None:
         """Take one message."""
-        if not is_progress(message):
-            self._shown_of_the_cell = True
-        elif message.msg_type == "clear_output" and self._shown_of_the_cell:
-            message = blanked(message)  # what the cell has shown beside it stays
+        if message.msg_type not in PROGRESS_TYPES or not is_progress(message):
+            self._has_shown = True
+        elif message.msg_type == "clear_output" and self._has_shown:
+            # It would clear the whole cell, so only the progress's own display is emptied.
+            message = blanked(message)
         if message.channel == "stdin":
-            question = asyncio.ensure_future(self._answer(message))
-            self._questions.add(question)
-            question.add_done_callback(self._questions.discard)
+            replying = asyncio.ensure_future(self._reply_to_input(message))
+            self._replying.add(replying)
+            replying.add_done_callback(self._replying.discard)
         else:
             self._show(message)
 
-    def end(self) -> None:
-        """The cell is over, so nobody waits for answers."""
-        for question in self._questions:
-            question.cancel()
+    def close(self) -> None:
+        """Stop waiting for input, because the cell has ended."""
+        for replying in self._replying:
+            replying.cancel()
 
 
-ANNOUNCEMENT = (
+EARLIER_CELL_NOTICE = (
     "[A cell that was started before this kernel process is still running in the sandbox; what it "
     "shows follows. Interrupt to stop it; interrupt twice to stop waiting for it.]\n"
 )
 
 
 class EarlierCells:
-    """Sends messages that belong to no cell of ours to the cell that shows them.
+    """Takes messages of cells that an earlier process of this kernel had started.
 
     Parameters
     ----------
     otherwise
-        Takes those messages while there is no such cell.
+        Takes those messages while no cell shows them.
     """
 
     def __init__(self, otherwise: Sink) -> None:
         self._otherwise = otherwise
         self._sink: Sink | None = None
-        self._question: Message | None = None
+        self._input_request: Message | None = None
 
     @contextmanager
     def shown_in(self, sink: Sink) -> Iterator[None]:
         """Show them in one cell for the time of the ``with`` block."""
         self._sink = sink
         try:
-            question, self._question = self._question, None
-            if question is not None:
-                sink(question)
+            # The earlier cell waits at its input() and would not send the request again.
+            request, self._input_request = self._input_request, None
+            if request is not None:
+                sink(request)
             yield
         finally:
             self._sink = None
@@ -109,30 +114,47 @@ class EarlierCells:
     def take(self, message: Message) -> None:
         """Called with each message whose parent is no request of ours that is under way."""
         if message.channel == "stdin":
-            self._take_question(message)
+            self._take_input_request(message)
         elif message.channel != "iopub":
-            return  # a reply that nobody waits for any more
+            return  # a reply whose request was given up
         elif self._sink is None or message.msg_type.startswith("comm_"):
             self._otherwise(message)
-        elif message.msg_type == "error":  # this cell has not failed, so it is no error of its own
+        elif message.msg_type == "error":  # as text, since the cell that shows it has not failed
             text = "\n".join(message.content.get("traceback", ()))
             self._sink(Message("stream", {"name": "stderr", "text": f"{text}\n"}))
         elif message.msg_type not in ("status", "execute_input"):
             self._sink(dataclasses.replace(message, parent_header=None))
 
-    def _take_question(self, message: Message) -> None:
+    def _take_input_request(self, message: Message) -> None:
         if self._sink is None:
-            self._question = message
+            self._input_request = message
         else:
             self._sink(message)
 
 
-COMM_APART_SECONDS = 0.03
-"""nbclient loses the reply's wake-up when it is busy answering a comm message at that moment."""
+# The runner -------------------------------------------------------------------------------------
 
-AskUser = Callable[[str, bool], Awaitable[str]]
-"""Asks the user; the flag says whether the answer is secret."""
-RunHere = Callable[[str, Cell], Outcome]
+COMM_APART_SECONDS = 0.03
+"""Pause between a comm message and a cell's reply.
+
+nbclient loses the reply's wake-up when it is busy answering a comm message at that moment.
+"""
+
+
+class CellHost(Protocol):
+    """The kernel process that cells are run for: its front end, and its own Python."""
+
+    def publish(self, message: Message) -> None:
+        """Send one message to the front end."""
+        ...
+
+    async def ask_user(self, prompt: str, *, is_secret: bool) -> str:
+        """Ask the user for a line of text, on behalf of the running cell."""
+        ...
+
+    def run_local(self, code: str, cell: Cell) -> Outcome:
+        """Run the code of a ``%%local`` cell in this process."""
+        ...
 
 
 class CellRunner:
@@ -140,25 +162,26 @@ class CellRunner:
 
     Parameters
     ----------
+    host
+        The kernel process.
     flags
         The settings from the kernel's command line.
     connection_file
         The kernel's connection file.
-    publish
-        Hands one message to the front end.
-    run_here
-        Runs the code of a ``%%local`` cell.
+
+    Attributes
+    ----------
+    features
+        Features of the sandbox's kernel that this kernel offers too (message spec, "Kernel info").
+    comms
+        The comms of this process and of the sandbox.
     """
 
-    def __init__(
-        self, *, flags: Config | None, connection_file: str, publish: Sink, run_here: RunHere
-    ) -> None:
-        self._run_here = run_here
+    def __init__(self, host: CellHost, *, flags: Config | None, connection_file: str) -> None:
+        self._host = host
         self._task: asyncio.Task[Any] | None = None
         self._sink: CellSink | None = None
-        self._comm_published = 0.0
-        self._publish = publish
-        local = LocalComms(self._show_at_once)
+        self._comm_published = 0.0  # monotonic time of the last comm message
         self._earlier = EarlierCells(self._show)
         self._current = CurrentSession(
             flags=flags,
@@ -168,112 +191,68 @@ class CellRunner:
         )
         self._following = False
         self.features: list[str] = []
-        self._pacer = Pacer(
-            publish,
-            rate=JUPYTER_SERVER_RATE if "JPY_SESSION_NAME" in os.environ else None,
-            limit_bytes=0,
-            spill_directory=Path(jupyter_data_dir()) / "ivy" / "outputs",
-        )
-        self.comms = Comms(local, self._current, is_busy=lambda: self.busy, flush=self._pacer.flush)
+        self._throttle = front_end_throttle(host.publish, limit_bytes=0)  # each cell sets its own
+        self.comms = Comms(LocalComms(self._show_at_once), self)
 
     @property
     def busy(self) -> bool:
         """Whether a cell is under way."""
         return self._task is not None
 
-    async def execute(self, cell: Cell, ask_user: AskUser) -> Outcome:
-        """Run one cell to its one end; what it shows has been sent when this returns.
+    @property
+    def session(self) -> Session | None:
+        """The session; ``None`` while none was needed."""
+        return self._current.session
 
-        Parameters
-        ----------
-        cell
-            The cell.
-        ask_user
-            Asks the user a question while the cell runs.
-        """
+    @property
+    def remote_comms(self) -> RemoteComms:
+        """The comms of the session's kernel."""
+        return self._current.comms
+
+    @property
+    def live(self) -> LiveKernel | None:
+        """The kernel behind the session's open route, where it has one."""
+        return self.session.live if self.session is not None else None
+
+    # One cell ----------------------------------------------------------------------------------
+
+    async def execute(self, cell: Cell) -> Outcome:
+        """Run one cell to its one end; what it shows has been sent when this returns."""
         self._task = asyncio.current_task()
+        # A silent cell shows nothing, but the comms that it opens and closes must be known.
         show = self._note_comm if cell.silent else self._show
-        sink = self._sink = CellSink(show, lambda request: self._answer(request, ask_user))
+        sink = self._sink = CellSink(show, self._reply_to_input)
         try:
-            outcome = await self._run(cell, sink, ask_user)
+            outcome = await self._run(cell, sink)
             self._current.cell_ended()
             await self._finish_showing()
         finally:
             self._task = self._sink = None
-            self._pacer.idle()
-            sink.end()
+            self._throttle.idle()
+            sink.close()
         return outcome
 
-    async def _finish_showing(self) -> None:
-        """Return when all is shown. An interrupt now only drops what is not: the cell has ended."""
-        with suppress(asyncio.CancelledError):
-            await self._pacer.finish()
-        with suppress(asyncio.CancelledError):
-            await asyncio.sleep(self._comm_published + COMM_APART_SECONDS - time.monotonic())
-
-    def _show(self, message: Message) -> None:
-        """Show a message, of the running cell or of none; widgets' messages count as shown now."""
-        if message.msg_type.startswith("comm_"):
-            self._comm_published = time.monotonic()
-            self._note_comm(message)
-        self._pacer(message)
-
-    def _note_comm(self, message: Message) -> None:
-        self._current.comms.told(message)
-
-    def _show_at_once(self, message: Message) -> None:
-        """Show a message of a widget of this process, before what local code shows after it."""
-        self._comm_published = time.monotonic()
-        self._publish(message)
-
-    async def _answer(self, request: Message, ask_user: AskUser) -> None:
-        """Let the user answer an ``input_request`` of the sandbox."""
-        content = request.content
-        prompt, secret = str(content.get("prompt", "")), bool(content.get("password"))
+    async def _run(self, cell: Cell, sink: Sink) -> Outcome:
         try:
-            value = await ask_user(prompt, secret)
-            if self.live is not None:
-                await self.live.answer_input(value, request)
-        except Exception as exc:  # or the cell would wait at its input() for ever
-            self._note(f"The answer did not reach the sandbox ({type(exc).__name__}).")
-            if self._current.session is not None:
-                await self._current.session.interrupt()
-
-    def _on_event(self, event: Event) -> None:
-        """What the agent route tells beside messages."""
-        if isinstance(event, KernelReady):
-            self.features = [name for name in event.features if name == "debugger"]
-        elif isinstance(event, AgentLost | KernelDied) and self._current.session is not None:
-            self._current.session.lifecycle.refresh_soon()
-        sentence = event_sentence(event)
-        if sentence:
-            self._note(sentence)
-
-    def _note(self, sentence: str) -> None:
-        if self._sink is not None:  # told as the running cell's own, or its progress would clear it
-            self._sink(Message("stream", {"name": "stderr", "text": f"[{sentence}]\n"}))
-
-    async def _run(self, cell: Cell, sink: Sink, ask_user: AskUser) -> Outcome:
-        try:
-            parts = take_apart(cell.code)
+            parts = split_cell(cell.code)
             if parts.local_code is not None:
-                return self._run_here(parts.local_code, cell)
+                return self._host.run_local(parts.local_code, cell)
             if parts.options is not None:
                 cell = dataclasses.replace(cell, code=parts.sandbox_code)
                 return await self._run_with_options(parts.options, cell, sink)
             for line in parts.commands:
-                await self._command(cell, ask_user).run(line, sink)
+                await run_command(line, sink, _CommandOwner(self, cell))
             if parts.commands and not parts.sandbox_code:
                 return succeeded()
             code = parts.sandbox_code if parts.commands else cell.code
             return await self._run_in_sandbox(dataclasses.replace(cell, code=code), sink)
         except IvyError as exc:
             return show_command_error(sink, exc)
-        except asyncio.CancelledError:  # by `interrupt`, during a command or a question
+        except asyncio.CancelledError:  # by `interrupt`, during a command or its question
             return show_error(sink, "KeyboardInterrupt", "Interrupted.", "interrupted")
 
     async def _run_with_options(self, line: str, cell: Cell, sink: Sink) -> Outcome:
-        """A cell with ``%%ivy``, which notebooks of other Python kernels may have brought."""
+        """Run a cell with ``%%ivy``, which notebooks of other Python kernels may have brought."""
         try:
             options = parse_cell_options(line)
         except HelpAskedError as asked:
@@ -290,25 +269,29 @@ class CellRunner:
                 "sandbox already. Nothing was run."
             )
         settings = self._current.live.current()
-        self._pacer.limit_bytes(settings.output_limit_bytes)
+        self._throttle.set_limit(settings.output_limit_bytes)
         seconds = settings.cell_timeout_seconds
         return await run_cell(self._current.wanted(), options, cell, sink, tool_seconds=seconds)
 
     async def _run_in_sandbox(self, cell: Cell, sink: Sink) -> Outcome:
-        self._pacer.limit_bytes(self._current.live.current().output_limit_bytes)
+        self._throttle.set_limit(self._current.live.current().output_limit_bytes)
         return await self._current.wanted().execute(cell, sink)
 
-    def _command(self, cell: Cell, ask_user: AskUser) -> IvyCommand:
-        async def confirm(question: str) -> bool:
-            if not cell.allow_stdin:
-                raise UsageError(f"{question} Nobody can be asked here: add --yes.")
-            answer = await ask_user(f"{question} [y/N] ", False)
-            return answer.strip().lower() in ("y", "yes")
+    async def _reply_to_input(self, request: Message) -> None:
+        """Have the user reply to an ``input_request`` of the sandbox."""
+        content = request.content
+        prompt, is_secret = str(content.get("prompt", "")), bool(content.get("password"))
+        try:
+            value = await self._host.ask_user(prompt, is_secret=is_secret)
+            if self.live is not None:
+                await self.live.answer_input(value, request)
+        except Exception as exc:  # or the cell would wait at its input() for ever
+            self._show_note(f"The answer did not reach the sandbox ({type(exc).__name__}).")
+            if self.session is not None:
+                await self.session.interrupt()
 
-        return IvyCommand(self._current.live, self._current.wanted, confirm, self._follow)
-
-    async def _follow(self, status: SandboxStatus, sink: Sink) -> None:
-        """Show what an earlier process of this kernel has left running, until that has ended."""
+    async def follow(self, status: SandboxStatus, sink: Sink) -> None:
+        """Show the cell that an earlier process of this kernel has left running, to its end."""
         session = self._current.wanted()
         self._following = True
         try:
@@ -316,54 +299,117 @@ class CellRunner:
                 await session.open_live(status)
                 if session.live is not None:
                     if session.live.earlier_runs:
-                        sink(Message("stream", {"name": "stderr", "text": ANNOUNCEMENT}))
+                        notice = {"name": "stderr", "text": EARLIER_CELL_NOTICE}
+                        sink(Message("stream", notice))
                     await session.live.follow()
         finally:
             self._following = False
 
+    # What is shown -----------------------------------------------------------------------------
+
+    def _show(self, message: Message) -> None:
+        """Show a message, of the running cell or of none; widgets' messages count as shown now."""
+        if message.msg_type.startswith("comm_"):
+            self._comm_published = time.monotonic()
+            self._note_comm(message)
+        self._throttle(message)
+
+    def _note_comm(self, message: Message) -> None:
+        self.remote_comms.on_message(message)
+
+    def _show_at_once(self, message: Message) -> None:
+        """Show a message of a widget of this process, before what local code shows after it."""
+        self._comm_published = time.monotonic()
+        self._host.publish(message)
+
+    async def flush(self) -> None:
+        """Return when all that the sandbox has said so far is shown."""
+        await self._throttle.flush()
+
+    async def _finish_showing(self) -> None:
+        """Return when all is shown. An interrupt now only drops what is not: the cell has ended."""
+        with suppress(asyncio.CancelledError):
+            await self._throttle.finish()
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(self._comm_published + COMM_APART_SECONDS - time.monotonic())
+
+    def _on_event(self, event: Event) -> None:
+        """Take an event that the agent route reports beside messages."""
+        if isinstance(event, KernelReady):
+            self.features = [name for name in event.features if name == "debugger"]
+        elif isinstance(event, AgentLost | KernelDied) and self.session is not None:
+            self.session.lifecycle.refresh_soon()
+        sentence = event_sentence(event)
+        if sentence:
+            self._show_note(sentence)
+
+    def _show_note(self, sentence: str) -> None:
+        # Through the cell's sink, so that it counts as the cell's own: the end of a sandbox's
+        # start would clear it otherwise.
+        if self._sink is not None:
+            self._sink(Message("stream", {"name": "stderr", "text": f"[{sentence}]\n"}))
+
+    # Beside cells ------------------------------------------------------------------------------
+
     async def ask_sandbox(self, msg_type: str, content: Json, *, seconds: float) -> Json | None:
-        """A question about code; ``None`` when the sandbox is not there, busy, or too slow."""
-        if self._current.session is None or self.busy:
+        """Make a request about code; ``None`` when the sandbox is not there, busy, or too slow."""
+        if self.session is None or self.busy:
             return None
         try:
-            return await asyncio.wait_for(self._current.session.ask(msg_type, content), seconds)
+            return await asyncio.wait_for(self.session.ask(msg_type, content), seconds)
         except (asyncio.TimeoutError, IvyError):
             return None
 
     @property
-    def live(self) -> LiveKernel | None:
-        """The kernel behind the open route, where it has one."""
-        return self._current.session.live if self._current.session is not None else None
-
-    @property
     def interruptible(self) -> bool:
         """Whether anything is under way that an interrupt could be meant for."""
-        agent = self.live
-        return self.busy or (agent is not None and (agent.running_comms or agent.earlier_runs))
+        live = self.live
+        return self.busy or (live is not None and (live.running_comms or live.earlier_runs))
 
     async def interrupt(self) -> None:
         """Stop the running cell, or a widget's callback; harmless when nothing runs."""
-        session = self._current.session
+        session = self.session
         if self._following and self.live is not None and self.live.earlier_runs:
             self._following = False  # a second interrupt ends the waiting
             await self.live.interrupt()
         elif session is not None and (session.busy or self._task is None):
             await session.interrupt()
-        elif self._task is not None:
+        elif self._task is not None:  # a command, which the session knows nothing of
             self._task.cancel()
 
-    def begin_end(self, *, restart: bool) -> None:
+    def before_shutdown(self, *, restart: bool) -> None:
         """Do what must be done even if the event loop is stuck, because the process ends.
 
-        Called on the control thread, before `end`.
+        Called on the control thread, before `shutdown`.
 
         Parameters
         ----------
         restart
             Whether another process takes its place, which must begin with an empty namespace.
         """
-        self._current.begin_end(restart=restart)
+        self._current.before_shutdown(restart=restart)
 
-    async def end(self, *, restart: bool) -> None:
+    async def shutdown(self, *, restart: bool) -> None:
         """Let go of the sandbox, because the kernel's process ends."""
-        await self._current.end(restart=restart)
+        await self._current.shutdown(restart=restart)
+
+
+class _CommandOwner:
+    """The running cell, as its ``%ivy`` lines see it; see `ivy_kernel.magics.commands`."""
+
+    def __init__(self, runner: CellRunner, cell: Cell) -> None:
+        self._runner = runner
+        self._cell = cell
+        self.live = runner._current.live
+
+    def session(self) -> Session:
+        return self._runner._current.wanted()
+
+    async def confirm(self, question: str) -> bool:
+        if not self._cell.allow_stdin:
+            raise UsageError(f"{question} Nobody can be asked here: add --yes.")
+        answer = await self._runner._host.ask_user(f"{question} [y/N] ", is_secret=False)
+        return answer.strip().lower() in ("y", "yes")
+
+    async def follow(self, status: SandboxStatus, sink: Sink) -> None:
+        await self._runner.follow(status, sink)

@@ -1,4 +1,4 @@
-"""The front end's way to the comms of the sandbox and of this process.
+"""Comms of this process and of the sandbox, and the front end's way to both.
 
 Source: message spec, "Custom messages".
 """
@@ -7,35 +7,38 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Protocol
 
 import comm
 from comm.base_comm import BaseComm, CommManager
 
 from ivy_kernel.errors import IvyError, NoSandboxError
-from ivy_kernel.kernel.current_session import CurrentSession
 from ivy_kernel.models import Json, Message, Sink
 from ivy_kernel.routes.base import LiveKernel
+from ivy_kernel.routes.events import AgentLost, AgentOpened, Event, KernelDied, KernelReady
+from ivy_kernel.session.session import Session
 
 WIDGETS_CONTROL = "jupyter.widget.control"
-"""By this target a front end asks for the state of all widgets at once."""
+"""Target by which a front end asks for the state of all widgets at once."""
+
+
+# Comms of this process, as %%local and the status widget open them ------------------------------
 
 
 class LocalComms:
-    """Sends and receives for the comms that are opened here.
+    """Sends and receives for the comms that are opened in this process.
 
-    Made before anything imports ipywidgets, which keeps the functions that it finds then.
+    Make it before anything imports ipywidgets, which keeps the functions that it finds then.
 
     Parameters
     ----------
     publish
-        Takes what goes to the front end.
+        Takes the messages for the front end.
     """
 
     def __init__(self, publish: Sink) -> None:
         self._publish = publish
-        self._request: Json | None = None
+        self._request: Json | None = None  # header of the one that is being handled
         self._manager = CommManager()
         comm.create_comm = lambda *args, **options: _LocalComm(self._send, *args, **options)
         comm.get_comm_manager = lambda: self._manager
@@ -47,8 +50,8 @@ class LocalComms:
         if msg_type == "comm_open":
             if content.get("target_name") != WIDGETS_CONTROL or not self._manager.comms:
                 return False
-            # The answer would be of the sandbox's widgets alone. Without one, the front end asks
-            # which comms there are, and then each of them.
+            # The sandbox would answer for its own widgets alone. Without an answer, the front end
+            # asks which comms there are, and then each of them.
             self._publish(Message("comm_close", {"comm_id": comm_id, "data": {}}))
             return True
         if comm_id not in self._manager.comms:
@@ -61,13 +64,13 @@ class LocalComms:
         return True
 
     def _send(self, message: Message) -> None:
-        """Hand a message on, as an answer if it is one: front ends tell that by its parent."""
+        """Hand a message on; as a reply, with its request as parent, while one is handled."""
         if self._request is not None:
             message = dataclasses.replace(message, parent_header=self._request)
         self._publish(message)
 
     def info(self, target_name: str | None) -> Json:
-        """The open comms, by id (message spec, "Comm info")."""
+        """Return the open comms, by id (message spec, "Comm info")."""
         return {
             comm_id: {"target_name": one.target_name}
             for comm_id, one in list(self._manager.comms.items())
@@ -94,39 +97,135 @@ class _LocalComm(BaseComm):
         self._publish(Message(msg_type, content, metadata=metadata or {}, buffers=raw))
 
 
+# Comms of the sandbox --------------------------------------------------------------------------
+
+
+class RemoteComms:
+    """The open comms of one session's kernel, known from the messages that pass here.
+
+    The sandbox is asked first (message spec, "Comm info"). This is for when it does not answer in
+    time: a page that is told "no comms" forgets its widgets for good.
+
+    Attributes
+    ----------
+    is_complete
+        Whether all of them are known: not so after attaching to a kernel that was living already,
+        until it has listed its comms itself.
+    """
+
+    def __init__(self) -> None:
+        self._targets: dict[str, str] = {}
+        self._generation = 0  # of the kernel; 0 while unknown
+        self.is_complete = False
+
+    def on_message(self, message: Message) -> None:
+        """Take a message of the sandbox; those that open or close no comm change nothing."""
+        if message.msg_type.startswith("comm_"):
+            self._take(message.msg_type, message.content)
+
+    def on_request(self, request: Json) -> None:
+        """Take a comm message of the front end, on its way to the sandbox."""
+        self._take(request["header"]["msg_type"], request["content"])
+
+    def _take(self, msg_type: str, content: Json) -> None:
+        comm_id = str(content.get("comm_id", ""))
+        if msg_type == "comm_open":
+            self._targets[comm_id] = str(content.get("target_name", ""))
+        elif msg_type == "comm_close":
+            self._targets.pop(comm_id, None)
+
+    def on_list(self, comms: Json) -> None:
+        """Take the kernel's own list of its comms, which has those opened before our time."""
+        # Once complete, ours is better: a comm may have opened while the list was on its way.
+        if not self.is_complete:
+            self._targets = {
+                comm_id: str(one.get("target_name", "")) for comm_id, one in comms.items()
+            }
+            self.is_complete = True
+
+    def on_event(self, event: Event) -> None:
+        """Take an event of the agent route: comms end with the kernel that has them."""
+        if isinstance(event, AgentOpened):
+            self._generation = 0
+            if not event.is_found:
+                self._targets.clear()
+            self.is_complete = not event.is_found
+        elif isinstance(event, KernelReady):
+            if self._generation not in (0, event.generation):
+                self._begin_anew()
+            self._generation = event.generation
+        elif isinstance(event, AgentLost | KernelDied):
+            self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._targets.clear()
+        self.is_complete = True
+
+    def info(self, target_name: str | None) -> Json:
+        """The open comms, by id, as a kernel lists them.
+
+        Parameters
+        ----------
+        target_name
+            Only those of one target; empty for all.
+        """
+        return {
+            comm_id: {"target_name": target}
+            for comm_id, target in self._targets.items()
+            if target_name in (None, "", target)
+        }
+
+
+# The front end's way to both --------------------------------------------------------------------
+
 INFO_SECONDS = 5.0
-"""How long the sandbox may take to list its comms where they are known here too."""
+"""Time limit for the sandbox to list its comms where they are known here too."""
 INFO_UNSURE_SECONDS = 25.0
-"""The same where they are not: a cell would not be quicker there, and widgets would be lost."""
+"""Time limit where they are not: a page that gets no list loses its widgets."""
+
+
+class CommsOwner(Protocol):
+    """The runner of cells, as far as comms depend on it."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether a cell is under way."""
+        ...
+
+    @property
+    def session(self) -> Session | None:
+        """The session whose sandbox has the remote comms; ``None`` while there is none."""
+        ...
+
+    @property
+    def remote_comms(self) -> RemoteComms:
+        """The comms of that session's kernel; another object for another session."""
+        ...
+
+    @property
+    def live(self) -> LiveKernel | None:
+        """The kernel behind that session's open route, where it has one."""
+        ...
+
+    async def flush(self) -> None:
+        """Return when all that the sandbox has said so far is shown."""
+        ...
 
 
 class Comms:
-    """Hands a front end's comm messages to where the comm is, and knows which there are.
+    """Routes a front end's comm messages to the process that has the comm, and lists all comms.
 
     Parameters
     ----------
     local
         The comms of this process.
-    current
-        The session, whose sandbox has the others.
-    is_busy
-        Whether a cell is under way.
-    flush
-        Returns when all that the sandbox has said so far is shown.
+    owner
+        Knows the sandbox that has the others.
     """
 
-    def __init__(
-        self,
-        local: LocalComms,
-        current: CurrentSession,
-        *,
-        is_busy: Callable[[], bool],
-        flush: Callable[[], Awaitable[None]],
-    ) -> None:
+    def __init__(self, local: LocalComms, owner: CommsOwner) -> None:
         self._local = local
-        self._current = current
-        self._is_busy = is_busy
-        self._flush = flush
+        self._owner = owner
 
     def take_here(self, request: Json) -> bool:
         """Handle a message, if it is for a comm of this process."""
@@ -140,48 +239,44 @@ class Comms:
         IvyError
             When it did not reach the sandbox.
         """
-        agent = self._live
-        if agent is None:
+        live = self._owner.live
+        if live is None:
             return
-        self._current.comms.sent(request)
+        self._owner.remote_comms.on_request(request)
         buffers = tuple(bytes(buffer) for buffer in request.get("buffers", ()))
-        await agent.send_comm(
+        await live.send_comm(
             request["header"], request["content"], request.get("metadata", {}), buffers
         )
-        await self._flush()
-
-    @property
-    def _live(self) -> LiveKernel | None:
-        session = self._current.session
-        return session.live if session is not None else None
+        # Front ends drop a widget's callbacks at "idle", so its replies must be out before that.
+        await self._owner.flush()
 
     @property
     def must_ask(self) -> bool:
         """Whether only the sandbox knows all its comms, so that it must be idle to tell."""
-        return self._live is not None and not self._current.comms.is_complete
+        return self._owner.live is not None and not self._owner.remote_comms.is_complete
 
     async def info(self, content: Json) -> Json:
-        """The open comms, by id (message spec, "Comm info").
+        """Return the open comms, by id (message spec, "Comm info").
 
         Parameters
         ----------
         content
-            Of the request.
+            Content of the request.
         """
         target_name = content.get("target_name")
-        there = await self._info_there(content, target_name)
-        return {**there, **self._local.info(target_name)}
+        remote = await self._remote_info(content, target_name)
+        return {**remote, **self._local.info(target_name)}
 
-    async def _info_there(self, content: Json, target_name: str | None) -> Json:
-        session, comms = self._current.session, self._current.comms
+    async def _remote_info(self, content: Json, target_name: str | None) -> Json:
+        session, comms = self._owner.session, self._owner.remote_comms
         if session is None or session.live is None:
             return {}
         answer = None
         try:
-            if not self._is_busy():
-                question = session.ask("comm_info_request", content)
+            if not self._owner.busy:
+                asking = session.ask("comm_info_request", content)
                 seconds = INFO_SECONDS if comms.is_complete else INFO_UNSURE_SECONDS
-                answer = await asyncio.wait_for(question, seconds)
+                answer = await asyncio.wait_for(asking, seconds)
         except NoSandboxError:
             return {}  # a page that is told of widgets asks for their state, which would wake it
         except (asyncio.TimeoutError, IvyError):
@@ -189,6 +284,6 @@ class Comms:
         if answer is None:
             return comms.info(target_name)
         found: Json = answer.get("comms", {})
-        if not target_name:
-            comms.listed(found)
+        if not target_name:  # a list of one target would not be all of them
+            comms.on_list(found)
         return found

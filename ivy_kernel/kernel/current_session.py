@@ -1,4 +1,4 @@
-"""The session that a kernel's settings mean at the moment, and what a restart leaves to it."""
+"""The session that a kernel's settings mean at the moment, and its end at shutdown or restart."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from traitlets.config import Config
 
-from ivy_kernel.kernel.remote_comms import RemoteComms
+from ivy_kernel.kernel.comms import RemoteComms
 from ivy_kernel.kernel.restart import Chat, RestartMark, session_key_of
 from ivy_kernel.models import Sink
 from ivy_kernel.routes.events import Event
@@ -62,7 +62,7 @@ class CurrentSession:
         self._closing: set[asyncio.Future[None]] = set()
 
     def wanted(self) -> Session:
-        """The session that the settings of the moment mean.
+        """Return the session that the settings of the moment mean.
 
         Raises
         ------
@@ -85,8 +85,8 @@ class CurrentSession:
 
     def _open(self) -> Session:
         chat = open_lifecycle(self.live).key[:2]
-        must_empty = self._mark.is_there(chat)
-        comms = RemoteComms()
+        must_empty = self._mark.is_set(chat)
+        comms = RemoteComms()  # those of before end for us with their session
 
         def on_event(event: Event) -> None:
             comms.on_event(event)
@@ -105,19 +105,20 @@ class CurrentSession:
 
     def cell_ended(self) -> None:
         """Called after each cell: the first one of a chat since a restart has emptied it."""
+        # Only when that is known: a cell may end before its namespace was emptied.
         if self._must_empty and self.session is not None and not self.session.fresh_wanted:
             self._must_empty = False
             self._mark.remove(self._chat)
 
-    def begin_end(self, *, restart: bool) -> None:
-        """As `CellRunner.begin_end`."""
+    def before_shutdown(self, *, restart: bool) -> None:
+        """See `CellRunner.before_shutdown`."""
         self._registration.unregister()
         if restart:
-            self._mark.leave(self._chats)
+            self._mark.set(self._chats)
         else:
             self._mark.remove_all()
 
-    async def end(self, *, restart: bool) -> None:
+    async def shutdown(self, *, restart: bool) -> None:
         """Let go of the sandbox, because the kernel's process ends."""
         if self.session is None:
             return

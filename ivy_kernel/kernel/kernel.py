@@ -1,6 +1,6 @@
-"""The wrapper kernel: receives Jupyter's requests, and lets `cells` run the cells.
+"""The wrapper kernel: receives Jupyter's requests, and has `cells` run the cells.
 
-Only what is needed to say "ready" is imported at the top; see `cells`.
+Only what a ``kernel_info_reply`` needs is imported at the top; see `cells`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ipykernel._version import kernel_protocol_version
+from ipykernel.kernelapp import IPKernelApp
+from traitlets import Instance
 
 from ivy_kernel._version import __version__
-from ivy_kernel.kernel.base import ChannelKernel
-from ivy_kernel.kernel.requests import CodeHelp, ControlRequests, History
+from ivy_kernel.kernel.base import BaseKernel
+from ivy_kernel.kernel.ports import HeldPorts
+from ivy_kernel.kernel.requests import CodeHelp, ControlRequests, History, request_input
 from ivy_kernel.kernel.restart import RestartMark
 from ivy_kernel.models import sendable
 
@@ -29,16 +32,25 @@ if TYPE_CHECKING:
 INTERRUPT_LATE_SECONDS = 0.3
 """An interrupt may overtake the cell that it is meant for by so much."""
 INTERRUPT_WAIT_SECONDS = 1.0
-QUESTION_SECONDS = 1.0
+"""The control channel is held up for no longer by an interrupt that takes its time."""
+CODE_HELP_SECONDS = 1.0
+"""Time limit for the sandbox to complete or inspect code."""
 SHUTDOWN_WAIT_SECONDS = 1.5
+"""Of the 2.5 s that ipykernel allows, the rest is for its own end."""
 WARM_UP_DELAY_SECONDS = 0.05
+"""Lets the first requests of a front end be answered before the imports slow them down."""
 
 
-class IvyKernel(ChannelKernel):
+class IvyKernel(BaseKernel):
     """Runs each cell in the sandbox that the settings mean.
 
-    It starts with nothing configured and talks to nobody before the first cell; what is wrong with
-    the settings is told in that cell.
+    It starts without any configuration, and uses no network before the first cell; errors in the
+    settings are reported in that cell.
+
+    Attributes
+    ----------
+    runner
+        The runner of cells; ``None`` before the first one.
     """
 
     implementation = "ivy-sandbox"
@@ -58,28 +70,24 @@ class IvyKernel(ChannelKernel):
         super().__init__(**kwargs)
         for msg_type in ("comm_open", "comm_msg", "comm_close"):
             self.shell_handlers[msg_type] = self._comm_message
-        control = ControlRequests(
-            runner=lambda: self._runner,
-            main_loop=lambda: self.main_loop,
-            send=self.wire.send,
-            own_usage=self.usage_request,
-        )
+        control = ControlRequests(self)
         self.control_handlers["debug_request"] = control.debug_request
         self.control_handlers["usage_request"] = control.usage_request
         self._code_help = CodeHelp(self._ask_sandbox)
-        self._runner: CellRunner | None = None
+        self.runner: CellRunner | None = None
         self._history = History()
         self._local_shell: LocalShell | None = None
         self._local_running = False
-        self._turn = asyncio.Lock()
-        self._warm = False
-        self._counted_there = False
+        self._cell_lock = asyncio.Lock()
+        self._cell_ident: Any = None
+        self._warming_up = False
+        self._sandbox_counts = False
 
-    # What it says of itself --------------------------------------------------------------------
+    # Kernel info -------------------------------------------------------------------------------
 
     @property
     def kernel_info(self) -> Json:
-        """Static, before any network (message spec, "Kernel info").
+        """Static, without any network (message spec, "Kernel info").
 
         The base class would advertise the debugger and subshells of this local process.
         """
@@ -90,14 +98,14 @@ class IvyKernel(ChannelKernel):
             "language_info": self.language_info,
             "banner": self.banner,
             "help_links": self.help_links,
-            "supported_features": self._runner.features if self._runner else [],
+            "supported_features": self.runner.features if self.runner else [],
         }
 
     async def kernel_info_request(self, stream: Any, ident: Any, parent: Json) -> None:
-        """Called by ipykernel; afterwards there is time to import the rest."""
+        """Called by ipykernel; the kernel is idle afterwards, so the rest is imported then."""
         await super().kernel_info_request(stream, ident, parent)
-        if not self._warm:
-            self._warm = True
+        if not self._warming_up:
+            self._warming_up = True
             asyncio.get_running_loop().call_later(
                 WARM_UP_DELAY_SECONDS, threading.Thread(target=_import_cells, daemon=True).start
             )
@@ -135,36 +143,34 @@ class IvyKernel(ChannelKernel):
                 allow_stdin=allow_stdin,
                 header=parent["header"],
             )
-            outcome = await self.on_main_loop(self._run_in_turn(cell, parent, ident))
+            outcome = await self.on_main_loop(self._run_alone(cell, parent, ident))
         except BaseException as exc:  # whatever happens, the front end gets its one reply
             self.log.exception("A cell ended in a fault of the kernel")
             outcome = self._faulted(exc, parent, silent=silent)
         reply: Json = sendable(outcome.reply)
-        return {**reply, "execution_count": self._numbered(count, outcome, store_history)}
+        return {**reply, "execution_count": self._reply_count(count, outcome, store_history)}
 
-    async def _run_in_turn(self, cell: Cell, parent: Json, ident: Any) -> Outcome:
+    async def _run_alone(self, cell: Cell, parent: Json, ident: Any) -> Outcome:
         """Run a cell after those that came before it, on whichever channel."""
-        async with self._turn:
-            self.cell_parent = parent
+        async with self._cell_lock:
+            self.cell_parent, self._cell_ident = parent, ident
             try:
-                return await self._cells().execute(
-                    cell, lambda text, secret: self._ask(text, secret, parent, ident)
-                )
+                return await self._open_runner().execute(cell)
             finally:
                 self.cell_parent = None
 
-    def _numbered(self, count: int, outcome: Outcome, store_history: bool) -> int:
-        """The cell's number: the sandbox's own where it counts, so that ``Out[n]`` is what it says.
+    def _reply_count(self, count: int, outcome: Outcome, store_history: bool) -> int:
+        """Return the cell's number: the sandbox's own where it counts, so that ``Out[n]`` fits.
 
         There, cells that ran elsewhere do not count.
         """
-        theirs = outcome.reply.get("execution_count")
-        if isinstance(theirs, int) and store_history:
-            self._counted_there = True
-            self.execution_count = theirs
-            return theirs
-        if self._counted_there and store_history:
-            self.execution_count = count - 1
+        sandbox_count = outcome.reply.get("execution_count")
+        if isinstance(sandbox_count, int) and store_history:
+            self._sandbox_counts = True
+            self.execution_count = sandbox_count
+            return sandbox_count
+        if self._sandbox_counts and store_history:
+            self.execution_count = count - 1  # the next cell gets the number again, as there
         return count
 
     def _faulted(self, exc: BaseException, parent: Json, *, silent: bool) -> Outcome:
@@ -181,26 +187,30 @@ class IvyKernel(ChannelKernel):
 
         return show_error(sink, type(exc).__name__, sentence, "unknown")
 
-    def _cells(self) -> CellRunner:
-        if self._runner is None:
+    def _open_runner(self) -> CellRunner:
+        if self.runner is None:
             from ivy_kernel.kernel.cells import CellRunner
 
-            self._runner = CellRunner(
+            self.runner = CellRunner(
+                self,
                 flags=getattr(self.parent, "cli_config", None),
                 connection_file=getattr(self.parent, "connection_file", ""),
-                publish=self.publish,
-                run_here=self._run_here,
             )
-        return self._runner
+        return self.runner
 
-    async def _ask(self, text: str, secret: bool, parent: Json, ident: Any) -> str:
-        from ivy_kernel.kernel.requests import ask
-
-        return await ask(
-            self.session, self.stdin_socket, text, parent=parent, ident=ident, password=secret
+    async def ask_user(self, prompt: str, *, is_secret: bool) -> str:
+        """Ask the client that has sent the running cell (see `CellHost`)."""
+        return await request_input(
+            self.wire,
+            self.stdin_socket,
+            prompt,
+            parent=self.cell_parent or {},
+            ident=self._cell_ident,
+            password=is_secret,
         )
 
-    def _run_here(self, code: str, cell: Cell) -> Outcome:
+    def run_local(self, code: str, cell: Cell) -> Outcome:
+        """Run the code of a ``%%local`` cell (see `CellHost`). Blocks the main loop."""
         from ivy_kernel.kernel.local import LocalShell
         from ivy_kernel.models import Outcome
 
@@ -226,29 +236,29 @@ class IvyKernel(ChannelKernel):
         Returns when the kernel in the sandbox is done with it, because front ends drop a widget's
         callbacks at "idle".
         """
-        comms = self._runner.comms if self._runner is not None else None
+        comms = self.runner.comms if self.runner is not None else None
         if comms is None or comms.take_here(parent):
             return
         try:
             await comms.send(parent)
-        except Exception as exc:  # told by the next cell; a widget has no place for it
+        except Exception as exc:  # the next cell reports it; a widget has no place for errors
             self.log.warning("A widget's message did not reach the sandbox: %s", exc)
 
     async def comm_info_request(self, stream: Any, ident: Any, parent: Json) -> None:
-        """The comms that are open in the sandbox and here (message spec, "Comm info")."""
+        """List the comms that are open in the sandbox and here (message spec, "Comm info")."""
         comms: Json = {}
-        if self._runner is not None:
-            comms = await self.on_main_loop(self._runner.comms.info(parent["content"]))
+        if self.runner is not None:
+            comms = await self.on_main_loop(self.runner.comms.info(parent["content"]))
         content = {"status": "ok", "comms": comms}
         self.wire.send(stream, "comm_info_reply", content, parent, ident)
 
     def must_wait(self, msg_type: str) -> bool:
-        """A page that is reloaded must be told of all its widgets, or it loses them."""
-        if msg_type != "comm_info_request" or self._runner is None:
+        """See `BaseKernel`. A page that is reloaded needs the list of all its widgets."""
+        if msg_type != "comm_info_request" or self.runner is None:
             return False
-        return self._runner.comms.must_ask
+        return self.runner.comms.must_ask
 
-    # Questions about code ----------------------------------------------------------------------
+    # Code help and history ---------------------------------------------------------------------
 
     async def do_is_complete(self, code: str) -> Json:
         """See `CodeHelp`."""
@@ -269,10 +279,10 @@ class IvyKernel(ChannelKernel):
         return await self._code_help.inspect(code, cursor_pos, detail_level)
 
     async def _ask_sandbox(self, msg_type: str, content: Json) -> Json | None:
-        if self._runner is None:
+        if self.runner is None:
             return None
-        question = self._runner.ask_sandbox(msg_type, content, seconds=QUESTION_SECONDS)
-        return await self.on_main_loop(question)
+        asking = self.runner.ask_sandbox(msg_type, content, seconds=CODE_HELP_SECONDS)
+        return await self.on_main_loop(asking)
 
     async def do_history(
         self,
@@ -286,7 +296,7 @@ class IvyKernel(ChannelKernel):
         pattern: str | None = None,
         unique: bool = False,
     ) -> Json:
-        """The cells that were run in this kernel (message spec, "History")."""
+        """List the cells that were run in this kernel (message spec, "History")."""
         found = self._history.find(
             hist_access_type,
             output=output,
@@ -304,13 +314,13 @@ class IvyKernel(ChannelKernel):
     async def interrupt_request(self, stream: Any, ident: Any, parent: Json) -> None:
         """Stop the running cell, and answer when that is under way (message spec, "Interrupt")."""
         content: Json = {"status": "ok"}
-        if self._local_running:
+        if self._local_running:  # it blocks the main loop, where only a signal reaches it
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         elif self.main_loop is not None:
             work = asyncio.wrap_future(
                 asyncio.run_coroutine_threadsafe(self._interrupt_soon(), self.main_loop)
             )
-            # Then the channel is given back, for another interrupt or a shutdown; this one goes on.
+            # After that the channel is free for another interrupt or a shutdown; this one goes on.
             done, _ = await asyncio.wait({work}, timeout=INTERRUPT_WAIT_SECONDS)
             error = work.exception() if done else None
             if error is not None:
@@ -324,17 +334,17 @@ class IvyKernel(ChannelKernel):
 
     async def interrupt_cell(self) -> None:
         """Stop what runs; harmless when nothing does. Called on SIGINT."""
-        if self._runner is not None and self._runner.interruptible:
-            await self._runner.interrupt()
+        if self.runner is not None and self.runner.interruptible:
+            await self.runner.interrupt()
 
     async def _interrupt_soon(self) -> None:
         """Stop what runs, or the cell that the message has overtaken on its way.
 
-        What is sent after our reply is never hit.
+        A cell that is sent after our reply is never hit.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + INTERRUPT_LATE_SECONDS
-        while not (self._runner is not None and self._runner.interruptible):
+        while not (self.runner is not None and self.runner.interruptible):
             if loop.time() > deadline:
                 return  # nothing runs: harmless
             await asyncio.sleep(0.01)
@@ -342,13 +352,13 @@ class IvyKernel(ChannelKernel):
 
     async def do_shutdown(self, restart: bool) -> Json:
         """Let go of the sandbox, within the 2.5 s that ipykernel allows."""
-        if self._runner is not None:
-            self._runner.begin_end(restart=restart)
-        elif not restart:
+        if self.runner is not None:
+            self.runner.before_shutdown(restart=restart)
+        elif not restart:  # an earlier process may have left marks, and no cell has used them
             RestartMark(getattr(self.parent, "connection_file", "")).remove_all()
-        if self.main_loop is not None and self._runner is not None:
+        if self.main_loop is not None and self.runner is not None:
             work = asyncio.run_coroutine_threadsafe(
-                self._runner.end(restart=restart), self.main_loop
+                self.runner.shutdown(restart=restart), self.main_loop
             )
             with suppress(Exception):
                 await asyncio.wait_for(asyncio.wrap_future(work), SHUTDOWN_WAIT_SECONDS)
@@ -356,5 +366,38 @@ class IvyKernel(ChannelKernel):
 
 
 def _import_cells() -> None:
-    with suppress(Exception):  # told by the first cell, which imports it again
+    with suppress(Exception):  # the first cell imports it again, and reports the error
         import_module("ivy_kernel.kernel.cells")
+
+
+# The application --------------------------------------------------------------------------------
+
+CONTROL_END_SECONDS = 2.0
+"""Time limit for the control thread to end at exit."""
+
+
+class IvyKernelApp(IPKernelApp):
+    """ipykernel's application with our kernel, and our settings as ``--Ivy.…`` flags.
+
+    Our config files are read with the first cell, so that a mistake in them is reported there
+    instead of ending the kernel at its start.
+    """
+
+    name = "ivy-kernel"
+    description = "The Ivy Sandbox kernel: runs cells in the sandbox of an Ivy Biosciences chat."
+    kernel_class = IvyKernel
+    held_ports = Instance(HeldPorts, allow_none=True)
+
+    def init_sockets(self) -> None:
+        """Called by ``initialize``: binds the ports, which were held until now."""
+        if self.held_ports is not None:
+            self.held_ports.release()
+        super().init_sockets()
+
+    def start(self) -> None:
+        """Called by `launch_instance`; returns when the kernel has been shut down."""
+        super().start()
+        # The control thread still flushes the output streams. Were their thread stopped first, at
+        # exit, the flush would wait for it in vain and every shutdown would take seconds.
+        if self.control_thread is not None and self.control_thread.is_alive():
+            self.control_thread.join(CONTROL_END_SECONDS)

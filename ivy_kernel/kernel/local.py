@@ -1,6 +1,7 @@
-"""Which cells, or parts of them, run in this process. Everything else goes to the sandbox.
+"""Splits a cell into what runs in this process and what goes to the sandbox; runs ``%%local``.
 
-The list is exact: ``%%local``, ``%%ivy``, leading ``%ivy`` lines, and ``%load_ext ivy_kernel``.
+The list of what runs here is exact: ``%%local``, ``%%ivy``, leading ``%ivy`` lines, and
+``%load_ext ivy_kernel``.
 """
 
 from __future__ import annotations
@@ -22,23 +23,22 @@ class LocalShell:
     Parameters
     ----------
     kernel
-        The kernel, whose session and sockets its outputs use.
+        The kernel, through whose sockets its outputs are sent.
     """
 
     def __init__(self, kernel: Any) -> None:
-        from ipykernel.zmqshell import ZMQInteractiveShell  # made only when it is needed
+        from ipykernel.zmqshell import ZMQInteractiveShell  # not every kernel has a %%local cell
 
-        self._kernel = kernel
         shell = ZMQInteractiveShell.instance(
             parent=kernel, profile_dir=kernel.profile_dir, kernel=kernel
         )
-        self._shell = cast("Any", shell)  # its parts are of subclasses that are not declared
+        self._shell = cast("Any", shell)  # its members are declared as their base classes
         self._shell.ask_exit = _end_the_cell  # `exit()` would end this process, the kernel
         self._shell.history_manager.enabled = False  # its file belongs to the user's own IPython
-        self._shell.displayhook.session = kernel.session
+        self._shell.displayhook.session = kernel.wire
         self._shell.displayhook.pub_socket = kernel.iopub_socket
         self._shell.displayhook.topic = kernel._topic("execute_result")
-        self._shell.display_pub.session = kernel.session
+        self._shell.display_pub.session = kernel.wire
         self._shell.display_pub.pub_socket = kernel.iopub_socket
 
     def run(self, code: str, parent: Json, *, count: int, silent: bool) -> Json:
@@ -48,7 +48,7 @@ class LocalShell:
         """
         self._shell.set_parent(parent)
         self._shell.execution_count = count
-        # Without this the event loop would hear of the same signal afterwards, and stop a cell.
+        # Without this the event loop would be told of the same signal later, and stop another cell.
         wakeup = signal.set_wakeup_fd(-1)
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
@@ -72,6 +72,8 @@ def _end_the_cell() -> None:
     raise SystemExit
 
 
+# Splitting a cell -------------------------------------------------------------------------------
+
 MISPLACED = (
     "%ivy runs here, the rest of a cell in the sandbox, so %ivy lines must come first in a cell "
     "or stand alone in one. Nothing of this cell was run."
@@ -79,8 +81,8 @@ MISPLACED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """A cell, taken apart.
+class CellParts:
+    """The parts of a cell, by where they run.
 
     Parameters
     ----------
@@ -89,9 +91,9 @@ class Parts:
     local_code
         The body of a ``%%local`` cell; ``None`` for other cells.
     sandbox_code
-        What goes to the sandbox; empty when nothing does. Line numbers are as in the cell.
+        The code for the sandbox; empty when there is none. Line numbers are as in the cell.
     options
-        What stands after ``%%ivy``; ``None`` for other cells.
+        The rest of the ``%%ivy`` line; ``None`` for other cells.
     """
 
     commands: tuple[str, ...] = ()
@@ -100,8 +102,8 @@ class Parts:
     options: str | None = None
 
 
-def take_apart(code: str) -> Parts:
-    """See what of a cell runs where.
+def split_cell(code: str) -> CellParts:
+    """Split a cell by where its parts run.
 
     Raises
     ------
@@ -115,11 +117,12 @@ def take_apart(code: str) -> Parts:
     if words and words[0] == "%%local":
         if len(words) > 1:
             raise UsageError(f"%%local takes no options, but got {' '.join(words[1:])!r}.")
+        # Empty lines in place of ours keep the line numbers of tracebacks, here and below.
         blank = [""] * (first + 1)
-        return Parts(local_code="\n".join(blank + lines[first + 1 :]))
+        return CellParts(local_code="\n".join(blank + lines[first + 1 :]))
     if words and words[0] == "%%ivy":
         body = [""] * (first + 1) + lines[first + 1 :]
-        return Parts(options=head[len("%%ivy") :].strip(), sandbox_code="\n".join(body))
+        return CellParts(options=head[len("%%ivy") :].strip(), sandbox_code="\n".join(body))
     commands = []
     for index, line in enumerate(lines):
         text = line.strip()
@@ -132,11 +135,11 @@ def take_apart(code: str) -> Parts:
     rest = "\n".join(lines)
     if _has_ivy_line(rest):
         raise UsageError(MISPLACED)
-    return Parts(commands=tuple(commands), sandbox_code=rest if rest.strip() else "")
+    return CellParts(commands=tuple(commands), sandbox_code=rest if rest.strip() else "")
 
 
 def _ivy_arguments(line: str) -> str | None:
-    """The arguments of a line that is a command of ours."""
+    """Return the arguments of a ``%ivy`` line, or what stands for it; ``None`` for other lines."""
     if line == "%ivy" or line.startswith(("%ivy ", "%ivy\t")):
         return line[len("%ivy") :].strip()
     if line.split() == ["%load_ext", "ivy_kernel"] or line.split() == ["%reload_ext", "ivy_kernel"]:
@@ -146,6 +149,7 @@ def _ivy_arguments(line: str) -> str | None:
 
 def _has_ivy_line(code: str) -> bool:
     """Whether a statement of the cell is a ``%ivy`` line; text in strings does not count."""
+    # Most cells end here; parsing is for the few that name it. Cell magics have other languages.
     if "%ivy" not in code or code.lstrip().startswith("%%"):
         return False
     try:

@@ -1,10 +1,10 @@
 """Keeps the kernel's ports free while the kernel is being imported.
 
-Who starts a kernel picks five free ports, writes them to the connection file and lets them go
-again; ipykernel binds them once it is imported, a second later. Any socket of the machine that gets
-a port of the system's choice in between may have got one of them. Then the kernel dies with
-"Address already in use", or hangs when it was the iopub port. So they are bound here first thing,
-without listening, and let go as the kernel binds them itself.
+The program that starts a kernel picks five free ports, writes them to the connection file and
+releases them; ipykernel binds them once it is imported, a second later. Any socket of the machine
+that gets a port of the system's choice in between may have got one of them. Then the kernel dies
+with "Address already in use", or hangs when it was the iopub port. So they are bound here at once,
+without listening, and released just before the kernel binds them itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-PATIENCE_SECONDS = 5.0  # for a port that somebody got sooner, and may let go
+PATIENCE_SECONDS = 5.0  # for a port that another program has got, and may release
 _PAUSE_SECONDS = 0.05
 _PORTS = ("shell_port", "iopub_port", "stdin_port", "control_port", "hb_port")
 
@@ -30,7 +30,7 @@ class PortTakenError(Exception):
     Parameters
     ----------
     name, port
-        Which one.
+        The port's name in the connection file, and its number.
     """
 
     def __init__(self, name: str, port: int) -> None:
@@ -41,20 +41,20 @@ class PortTakenError(Exception):
 
 
 class HeldPorts:
-    """The ports of a connection file, bound so that nobody gets them by chance.
+    """The ports of a connection file, bound so that no other program gets them by chance.
 
     Parameters
     ----------
     connection
-        What is in the connection file (jupyter_client, "connection files"). Nothing is held for
+        Content of the connection file (jupyter_client, "connection files"). Nothing is held for
         other transports than ``tcp``.
     patience_seconds
-        How long to wait for ports that are taken.
+        Time limit for waiting for ports that are taken.
 
     Raises
     ------
     PortTakenError
-        When one stays taken. Any other difficulty is left to ipykernel, which says more of it.
+        When one stays taken. Any other error is left to ipykernel, which reports it better.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class HeldPorts:
     def _hold(self, address: str, name: str, port: int, deadline: float) -> None:
         holder = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
         self._sockets.append(holder)
-        if os.name == "posix":  # as libzmq does: a closed connection's rest is no hindrance
+        if os.name == "posix":  # as libzmq does: TIME_WAIT of an old connection is no hindrance
             holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         while True:
             try:
@@ -88,7 +88,7 @@ class HeldPorts:
                 return
 
     def release(self) -> None:
-        """Let them go; call it just before the kernel binds them."""
+        """Release the ports; call it just before the kernel binds them."""
         for holder in self._sockets:
             holder.close()
         self._sockets.clear()
@@ -97,7 +97,7 @@ class HeldPorts:
 def held_ports(arguments: Sequence[str]) -> HeldPorts:
     """Hold the ports of the connection file that a kernel's command line names with ``-f``.
 
-    A file that cannot be read holds nothing: ipykernel reads it again and says what is wrong.
+    A file that cannot be read holds nothing: ipykernel reads it again and reports the error.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Requests of the control channel that the kernel in the sandbox answers: debugger and usage."""
+"""Requests beside cells: code help, history, the user's input, debugger and usage."""
 
 from __future__ import annotations
 
@@ -6,24 +6,70 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import zmq
 from IPython.core.inputtransformer2 import TransformerManager
 
 from ivy_kernel.models import Json
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # importing it takes longer than the kernel's start
     from ivy_kernel.kernel.cells import CellRunner
-    from ivy_kernel.models import Json
 
+# Code help (shell channel) -----------------------------------------------------------------------
+
+AskSandbox = Callable[[str, Json], Awaitable[Json | None]]
+"""Makes a request to the sandbox, if it is there and idle; ``None`` without a quick reply."""
+
+
+class CodeHelp:
+    """Answers a front end's requests about code, always at once or nearly so.
+
+    Parameters
+    ----------
+    ask_sandbox
+        Makes a request of the given type and content.
+    """
+
+    def __init__(self, ask_sandbox: AskSandbox) -> None:
+        self._ask_sandbox = ask_sandbox
+        self._transformer = TransformerManager()
+
+    def is_complete(self, code: str) -> Json:
+        """Answer here, without the sandbox (message spec, "Code completeness")."""
+        status, indent = self._transformer.check_complete(code)
+        reply: Json = {"status": status}
+        if status == "incomplete":
+            reply["indent"] = " " * (indent or 0)
+        return reply
+
+    async def complete(self, code: str, cursor_pos: int) -> Json:
+        """Answer as the sandbox does, else empty (message spec, "Completion")."""
+        nothing = {
+            "status": "ok",
+            "matches": [],
+            "cursor_start": cursor_pos,
+            "cursor_end": cursor_pos,
+            "metadata": {},
+        }
+        content = {"code": code, "cursor_pos": cursor_pos}
+        return await self._ask_sandbox("complete_request", content) or nothing
+
+    async def inspect(self, code: str, cursor_pos: int, detail_level: int) -> Json:
+        """Answer as the sandbox does, else empty (message spec, "Introspection")."""
+        nothing = {"status": "ok", "found": False, "data": {}, "metadata": {}}
+        content = {"code": code, "cursor_pos": cursor_pos, "detail_level": detail_level}
+        return await self._ask_sandbox("inspect_request", content) or nothing
+
+
+# History (shell channel) -------------------------------------------------------------------------
 
 Entry = tuple[int, int, Any]
 """Session, line, and input or (input, output)."""
 
 
 class History:
-    """Inputs of the cells that the user ran in this kernel, as session 1."""
+    """Inputs of the cells that the user ran in this kernel, as session 1 of the message spec."""
 
     def __init__(self) -> None:
         self._inputs: list[tuple[int, str]] = []
@@ -76,12 +122,12 @@ class History:
         return []
 
     def tail(self, count: int | None, *, output: bool) -> list[Entry]:
-        """The last ``count`` inputs, oldest first."""
+        """Return the last ``count`` inputs, oldest first."""
         chosen = self._inputs[-count:] if count else []
         return [self._entry(line, code, output) for line, code in chosen]
 
     def range(self, start: int, stop: int | None, *, output: bool) -> list[Entry]:
-        """Inputs with ``start <= line < stop``; ``None`` for no end."""
+        """Return the inputs with ``start <= line < stop``; ``None`` for no end."""
         return [
             self._entry(line, code, output)
             for line, code in self._inputs
@@ -89,9 +135,9 @@ class History:
         ]
 
     def search(self, pattern: str, count: int | None, *, output: bool, unique: bool) -> list[Entry]:
-        """The last ``count`` inputs that match a glob pattern."""
+        """Return the last ``count`` inputs that match a glob pattern."""
         found = [(line, code) for line, code in self._inputs if fnmatchcase(code, pattern)]
-        if unique:
+        if unique:  # of equal inputs the last one stays, in the place of the first
             found = list({code: (line, code) for line, code in found}.values())
         chosen = found[-count:] if count else found
         return [self._entry(line, code, output) for line, code in chosen]
@@ -102,11 +148,14 @@ class History:
         return (1, line, (code, None)) if output else (1, line, code)
 
 
-POLL_SECONDS = 0.02
+# The user's input (stdin channel) ----------------------------------------------------------------
+
+INPUT_POLL_SECONDS = 0.02
+"""Polling interval for the reply on the stdin channel."""
 
 
-async def ask(
-    session: Any,
+async def request_input(
+    wire: Any,
     stdin_socket: Any,
     prompt: str,
     *,
@@ -117,66 +166,113 @@ async def ask(
     """Send an ``input_request`` and wait for the reply without blocking the loop.
 
     Cancel the task to give up, for example when the cell is interrupted.
+
+    Parameters
+    ----------
+    wire
+        jupyter_client's session.
+    stdin_socket, ident
+        The stdin channel, and the client that is asked on it.
+    prompt, password
+        Content of the request (message spec, "Prompt").
+    parent
+        The request whose cell asks.
     """
-    while True:  # answers that came too late for an earlier question
+    while True:  # drop replies that came too late for an earlier request
         try:
             stdin_socket.recv_multipart(zmq.NOBLOCK)
         except zmq.ZMQError:
             break
     content = {"prompt": prompt, "password": password}
-    session.send(stdin_socket, "input_request", content, parent, ident=ident)
+    wire.send(stdin_socket, "input_request", content, parent, ident=ident)
     while True:
-        _, reply = session.recv(stdin_socket, zmq.NOBLOCK)
+        _, reply = wire.recv(stdin_socket, zmq.NOBLOCK)
         if reply is not None:
             return str(reply["content"].get("value", ""))
-        await asyncio.sleep(POLL_SECONDS)
+        await asyncio.sleep(INPUT_POLL_SECONDS)
 
 
-Ask = Callable[[str, "Json"], Awaitable["Json | None"]]
-"""Asks the sandbox, if it is there and idle, for a second at most; ``None`` without an answer."""
+# Debugger and usage (control channel) ------------------------------------------------------------
+
+USAGE_SECONDS = 1.0
+DEBUG_SECONDS = 30.0
+"""Time limits for the sandbox's kernel to reply."""
 
 
-class CodeHelp:
-    """Answers a front end's questions about code, always at once or nearly so.
+class ControlOwner(Protocol):
+    """The kernel that gets the requests, as far as they need it."""
+
+    runner: CellRunner | None
+    main_loop: asyncio.AbstractEventLoop | None
+
+    @property
+    def wire(self) -> Any:
+        """jupyter_client's session."""
+        ...
+
+    async def usage_request(self, stream: Any, ident: Any, parent: Json) -> None:
+        """Answer a ``usage_request`` for this process."""
+        ...
+
+
+class ControlRequests:
+    """Handlers that ipykernel calls on the control thread.
 
     Parameters
     ----------
-    ask
-        Asks the sandbox a question of the given type and content.
+    owner
+        The kernel.
     """
 
-    def __init__(self, ask: Ask) -> None:
-        self._ask = ask
-        self._transformer = TransformerManager()
+    def __init__(self, owner: ControlOwner) -> None:
+        self._owner = owner
+        self._answering: set[asyncio.Future[None]] = set()
 
-    def is_complete(self, code: str) -> Json:
-        """Answered here (message spec, "Code completeness")."""
-        status, indent = self._transformer.check_complete(code)
-        reply: Json = {"status": status}
-        if status == "incomplete":
-            reply["indent"] = " " * (indent or 0)
-        return reply
+    async def debug_request(self, stream: Any, ident: Any, parent: Json) -> None:
+        """Have the sandbox's debugger answer (message spec, "Debug request")."""
+        self._beside(self._debug(stream, ident, parent))
 
-    async def complete(self, code: str, cursor_pos: int) -> Json:
-        """Answered by the sandbox, else empty (message spec, "Completion")."""
-        nothing = {
-            "status": "ok",
-            "matches": [],
-            "cursor_start": cursor_pos,
-            "cursor_end": cursor_pos,
-            "metadata": {},
-        }
-        content = {"code": code, "cursor_pos": cursor_pos}
-        return await self._ask("complete_request", content) or nothing
+    async def usage_request(self, stream: Any, ident: Any, parent: Json) -> None:
+        """Report memory and processor of the kernel in the sandbox, or of this process."""
+        self._beside(self._usage(stream, ident, parent))
 
-    async def inspect(self, code: str, cursor_pos: int, detail_level: int) -> Json:
-        """Answered by the sandbox, else empty (message spec, "Introspection")."""
-        nothing = {"status": "ok", "found": False, "data": {}, "metadata": {}}
-        content = {"code": code, "cursor_pos": cursor_pos, "detail_level": detail_level}
-        return await self._ask("inspect_request", content) or nothing
+    def _beside(self, work: Coroutine[Any, Any, None]) -> None:
+        """Answer later, without holding up the channel: a shutdown may be the next message."""
+        task = asyncio.ensure_future(work)
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+    async def _debug(self, stream: Any, ident: Any, parent: Json) -> None:
+        runner = self._owner.runner
+        has_debugger = runner is not None and "debugger" in runner.features
+        content = await self._forward(parent, DEBUG_SECONDS) if has_debugger else None
+        if not content:
+            content = reply_without_debugger(parent["content"])
+        self._owner.wire.send(stream, "debug_reply", content, parent, ident)
+
+    async def _usage(self, stream: Any, ident: Any, parent: Json) -> None:
+        content = await self._forward(parent, USAGE_SECONDS)
+        if content is None:
+            await self._owner.usage_request(stream, ident, parent)
+        else:
+            self._owner.wire.send(stream, "usage_reply", content, parent, ident)
+
+    async def _forward(self, parent: Json, seconds: float) -> Json | None:
+        """Return the reply of the sandbox's kernel to a request; ``None`` without one."""
+        runner, loop = self._owner.runner, self._owner.main_loop
+        live = runner.live if runner is not None else None
+        if live is None or loop is None:
+            return None
+        # The connections to the sandbox belong to the main loop; we are on the control thread's.
+        work = asyncio.run_coroutine_threadsafe(
+            live.control(parent["header"], parent["content"]), loop
+        )
+        with suppress(Exception):
+            return await asyncio.wait_for(asyncio.wrap_future(work), seconds)
+        return None
 
 
-MISSING = (
+NO_DEBUGGER = (
     "The debugger is the one of the sandbox's Python, which is not there yet, or has none. "
     "Run a cell first; where that does not help, install debugpy in the sandbox."
 )
@@ -195,100 +291,21 @@ _NOT_STARTED: Json = {
 }
 
 
-def answer_without_debugger(request: Json) -> Json:
-    """The content of the reply: "not started" to who asks, a refusal to all else.
+def reply_without_debugger(request: Json) -> Json:
+    """Return the content of a ``debug_reply``: "not started" to ``debugInfo``, else a refusal.
 
     Parameters
     ----------
     request
-        The content of the request (Debug Adapter Protocol).
+        Content of the request (Debug Adapter Protocol).
     """
     command = request.get("command", "")
-    answer: Json = {
+    reply: Json = {
         "type": "response",
         "seq": request.get("seq", 0),
         "request_seq": request.get("seq", 0),
         "command": command,
     }
     if command == "debugInfo":
-        return {**answer, "success": True, "body": dict(_NOT_STARTED)}
-    return {**answer, "success": False, "message": MISSING, "body": {}}
-
-
-USAGE_SECONDS = 1.0
-DEBUG_SECONDS = 30.0
-
-Handler = Callable[[Any, Any, Any], Awaitable[None]]
-"""Takes the stream to answer on, who asks, and the request; as ipykernel's handlers do."""
-
-
-class ControlRequests:
-    """Handlers for ipykernel, which calls them on the control thread.
-
-    Parameters
-    ----------
-    runner
-        Gives the runner, once there is one.
-    main_loop
-        Gives the loop that the sandbox is spoken to on, once it runs.
-    send
-        jupyter_client's ``session.send``.
-    own_usage
-        Answers a ``usage_request`` for this process.
-    """
-
-    def __init__(
-        self,
-        *,
-        runner: Callable[[], CellRunner | None],
-        main_loop: Callable[[], asyncio.AbstractEventLoop | None],
-        send: Callable[..., Any],
-        own_usage: Handler,
-    ) -> None:
-        self._runner = runner
-        self._main_loop = main_loop
-        self._send = send
-        self._own_usage = own_usage
-        self._answering: set[asyncio.Future[None]] = set()
-
-    async def debug_request(self, stream: Any, ident: Any, parent: Json) -> None:
-        """The debugger of the kernel in the sandbox (message spec, "Debug request")."""
-        self._beside(self._debug(stream, ident, parent))
-
-    async def usage_request(self, stream: Any, ident: Any, parent: Json) -> None:
-        """Memory and processor of the kernel in the sandbox, or of this process."""
-        self._beside(self._usage(stream, ident, parent))
-
-    def _beside(self, work: Coroutine[Any, Any, None]) -> None:
-        """Answer later, without holding up the channel: a shutdown may be the next message."""
-        task = asyncio.ensure_future(work)
-        self._answering.add(task)
-        task.add_done_callback(self._answering.discard)
-
-    async def _debug(self, stream: Any, ident: Any, parent: Json) -> None:
-        runner = self._runner()
-        has_one = runner is not None and "debugger" in runner.features
-        content = await self._forwarded(parent, DEBUG_SECONDS) if has_one else None
-        if not content:
-            content = answer_without_debugger(parent["content"])
-        self._send(stream, "debug_reply", content, parent, ident)
-
-    async def _usage(self, stream: Any, ident: Any, parent: Json) -> None:
-        content = await self._forwarded(parent, USAGE_SECONDS)
-        if content is None:
-            await self._own_usage(stream, ident, parent)
-        else:
-            self._send(stream, "usage_reply", content, parent, ident)
-
-    async def _forwarded(self, parent: Json, seconds: float) -> Json | None:
-        """The sandbox's answer to a request; ``None`` without one."""
-        runner, loop = self._runner(), self._main_loop()
-        agent = runner.live if runner is not None else None
-        if agent is None or loop is None:
-            return None
-        work = asyncio.run_coroutine_threadsafe(
-            agent.control(parent["header"], parent["content"]), loop
-        )
-        with suppress(Exception):
-            return await asyncio.wait_for(asyncio.wrap_future(work), seconds)
-        return None
+        return {**reply, "success": True, "body": dict(_NOT_STARTED)}
+    return {**reply, "success": False, "message": NO_DEBUGGER, "body": {}}

@@ -1,4 +1,4 @@
-"""Tells the kernel process after a restart which chats must give it an empty namespace.
+"""Restart marks: they tell the next kernel process which chats need an empty namespace.
 
 A restart replaces this process, while the variables live in the sandboxes. The old process has
 2.5 s for its shutdown, too little for a network; so it leaves a mark for each chat that it has
@@ -17,11 +17,11 @@ from pathlib import Path
 from jupyter_core.paths import jupyter_runtime_dir
 
 Chat = tuple[str, ...]
-"""What tells one chat from others: the API's address, and its id."""
+"""Identity of a chat: the API's address, and the chat's id."""
 
 
 def session_key_of(connection_file: str) -> str:
-    """What names this kernel in a sandbox, the same after a restart.
+    """Return the name of this kernel in a sandbox, which is the same after a restart.
 
     The file's name alone would not do: ``kernel.json`` is a common one, and two machines may share
     a sandbox.
@@ -42,24 +42,25 @@ class RestartMark:
     def __init__(self, connection_file: str) -> None:
         self._name = f"ivy-restart-{session_key_of(connection_file)}"
         self._lock = threading.Lock()
-        self._is_left = False
+        self._is_ending = False
 
-    def leave(self, chats: Iterable[Chat]) -> None:
-        """Called by the process that ends, on any thread; its marks stay from now on."""
+    def set(self, chats: Iterable[Chat]) -> None:
+        """Set the marks of a process that ends; may be called on any thread. They stay then."""
         with self._lock:
-            self._is_left = True
+            self._is_ending = True
             for chat in chats:
                 with suppress(OSError):
                     self._path(chat).touch(mode=0o600)
 
-    def is_there(self, chat: Chat) -> bool:
+    def is_set(self, chat: Chat) -> bool:
         """Called by the process that begins, when it is about to use a chat."""
         return self._path(chat).exists()
 
     def remove(self, chat: Chat) -> None:
         """Called when the chat's namespace is known to be empty."""
+        # A cell may end just after `set`, on another thread; its mark is for the next process.
         with self._lock, suppress(OSError):
-            if not self._is_left:
+            if not self._is_ending:
                 self._path(chat).unlink(missing_ok=True)
 
     def remove_all(self) -> None:

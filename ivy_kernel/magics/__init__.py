@@ -1,4 +1,15 @@
-"""``%ivy`` and ``%%ivy``: cells of any Python notebook or terminal run in the sandbox."""
+"""``%ivy`` and ``%%ivy``: cells of any Python notebook or terminal run in the sandbox.
+
+::
+
+    ivy_magics.py  the two magics of an IPython shell; their sessions, one for each chat
+    commands.py    %ivy: the table of commands, which the Ivy Sandbox kernel shares
+    options.py     their options; those of %%ivy
+    cell.py        runs one %%ivy cell
+    waiting.py     lets a cell wait for the event loop's thread, with input and Ctrl-C
+    output.py      shows messages and errors by IPython's means
+    widget.py      the status widget
+"""
 
 SHELL_ATTRIBUTE = "_ivy_magics"
-"""Where an IPython shell keeps the magics that `ivy_magics.load` has added to it."""
+"""Attribute of an IPython shell that holds the magics of `ivy_magics.load`."""

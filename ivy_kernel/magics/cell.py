@@ -1,4 +1,4 @@
-"""Runs one ``%%ivy`` cell in a session, as its options say."""
+"""Runs one ``%%ivy`` cell in a session, according to its options."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ivy_kernel.routes.outcomes import show_error, succeeded
 from ivy_kernel.session.session import Session, is_empty
 
 STOP_AGAIN_SECONDS = 5.0
-"""A cell that goes on after its time is up is interrupted again this often."""
+"""Interval of the interrupts of a cell that goes on after its time is up."""
 
 
 async def run_cell(
@@ -23,13 +23,13 @@ async def run_cell(
     Parameters
     ----------
     session
-        Where.
+        The session to run it in.
     options
-        How.
+        The options of its ``%%ivy`` line.
     cell, sink
-        The cell, and what takes its messages.
+        The cell, and the sink of its messages.
     tool_seconds
-        Time budget of a tool where ``--timeout`` says nothing.
+        Time budget of a tool without ``--timeout``.
 
     Raises
     ------
@@ -60,14 +60,15 @@ async def _run_python(
         return await session.execute(cell, sink)
     limit = _TimeLimit(session, timeout_seconds, sink)
     try:
+        # The start of a sandbox does not count, so the time begins when the cell is sent.
         outcome = await session.execute(cell, limit.sink, on_ready=limit.start)
     finally:
         limit.end()
-    return limit.told(outcome)
+    return limit.explained(outcome)
 
 
 class _TimeLimit:
-    """Interrupts a cell when its time is up, and has its end say so."""
+    """Interrupts a cell when its time is up, and makes that the reason of its end."""
 
     def __init__(self, session: Session, seconds: float, sink: Sink) -> None:
         self._session = session
@@ -87,17 +88,19 @@ class _TimeLimit:
         await asyncio.sleep(self._seconds)
         self._is_up = True
         while True:
-            with suppress(Exception):  # the cell's own end tells what has become of it
+            with suppress(Exception):  # the cell's own end says what became of it
                 await self._session.interrupt()
             await asyncio.sleep(STOP_AGAIN_SECONDS)
 
     def sink(self, message: Message) -> None:
+        # The error of our own interrupt is left out: `explained` shows a better one.
         if not (self._is_up and message.msg_type == "error"):
             self._sink(message)
 
-    def told(self, outcome: Outcome) -> Outcome:
+    def explained(self, outcome: Outcome) -> Outcome:
         if not self._is_up or outcome.reply["status"] != "error":
             return outcome
+        # Without frames it is an error of ours, whose sentence says what is known of the stop.
         confirmed = outcome.reply["ename"] != "KeyboardInterrupt" or outcome.reply["traceback"][1:]
         sentence = f"The cell was stopped after {self._seconds:g} s (--timeout)."
         if not confirmed:

@@ -1,9 +1,14 @@
-"""``%ivy``: the commands about the sandbox, the same in every kernel."""
+"""``%ivy``: the commands about the sandbox, the same in every kernel.
+
+A new command is a function and a row of `COMMANDS`, both in this file.
+"""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from ivy_kernel.errors import UsageError
 from ivy_kernel.magics.options import HelpAskedError, OptionParser, cell_parser, split_line
@@ -14,167 +19,221 @@ from ivy_kernel.session.session import Session
 from ivy_kernel.settings.live import LiveSettings
 from ivy_kernel.status import SandboxStatus, monotonic_seconds
 
-COMMANDS = {
-    "status": "the sandbox: its state, its countdowns, and how cells reach it",
-    "widget": "the same as a live panel, with buttons",
-    "create": "start the chat's sandbox, if there is none, and wait until it is ready",
-    "reconnect": "drop the connections, read the settings again, look again; variables stay",
-    "terminate": "shut the sandbox down, after asking; --yes does not ask",
-    "attach": "CHAT: use another chat's sandbox for the cells that follow",
-    "config": "every setting, its value and where it came from; never a key",
-    "cell": "the options of %%ivy, a cell that runs in the sandbox",
-    "help": "this text; %ivy COMMAND --help tells about one command",
-}
 
-HELP = "".join(f"%ivy {name:<10} {about}\n" for name, about in COMMANDS.items())
+class CommandOwner(Protocol):
+    """The notebook whose cell holds a command."""
 
-Confirm = Callable[[str], Awaitable[bool]]
-"""Asks the user a yes/no question."""
+    @property
+    def live(self) -> LiveSettings:
+        """The settings."""
+        ...
 
-Follow = Callable[[SandboxStatus, Sink], Awaitable[None]]
-"""Shows what runs on in the sandbox, until it has ended."""
-
-
-def _parsers() -> dict[str, OptionParser]:
-    parsers = {name: OptionParser(f"%ivy {name}", about) for name, about in COMMANDS.items()}
-    parsers["terminate"].add_argument("--yes", action="store_true", help="do not ask")
-    attach = parsers["attach"]
-    attach.add_argument(
-        "chat", metavar="CHAT", help="the chat's id; the one of the settings leads back to them"
-    )
-    attach.add_argument(
-        "--campaign", metavar="ID", help="the chat's campaign (default: as the settings say)"
-    )
-    attach.add_argument(
-        "--session",
-        metavar="ID",
-        help="session id for a new sandbox (default: generated once per chat)",
-    )
-    return parsers
-
-
-class IvyCommand:
-    """Runs ``%ivy`` lines.
-
-    Parameters
-    ----------
-    live
-        The settings.
-    session
-        Gives the session that the cells use; may raise `SettingError`.
-    confirm
-        Asks before something is lost.
-    follow
-        Used by ``reconnect``; ``None`` where nothing can have run on.
-    """
-
-    def __init__(
-        self,
-        live: LiveSettings,
-        session: Callable[[], Session],
-        confirm: Confirm,
-        follow: Follow | None = None,
-    ) -> None:
-        self._live = live
-        self._session = session
-        self._confirm = confirm
-        self._follow = follow
-
-    async def run(self, line: str, sink: Sink) -> None:
-        """Run one line, without its ``%ivy``; what it shows goes to ``sink``.
+    def session(self) -> Session:
+        """Return the session that the notebook's cells use.
 
         Raises
         ------
-        UsageError
-            Unknown command or option: names it, and what there is.
-        IvyError
-            The command failed.
+        SettingError
+            When the settings mean none: says why.
         """
-        words = split_line("%ivy", line)
-        name = words[0] if words else "help"
-        if name in ("--help", "-h"):
-            name = "help"
-        if line == "loaded":
-            _print(sink, "The Ivy Sandbox kernel has %ivy built in; there is nothing to load.\n")
-            return
-        parser = _parsers().get(name)
-        if parser is None:
-            raise UsageError(f"There is no %ivy {name}; there are {', '.join(COMMANDS)}.")
+        ...
+
+    async def confirm(self, question: str) -> bool:
+        """Ask the user a yes/no question, before something is lost."""
+        ...
+
+    async def follow(self, status: SandboxStatus, sink: Sink) -> None:
+        """Show what runs on in the sandbox, until it has ended. Called by ``reconnect``."""
+        ...
+
+
+async def run_command(line: str, sink: Sink, owner: CommandOwner) -> None:
+    """Run one ``%ivy`` line.
+
+    Parameters
+    ----------
+    line
+        The line, without its ``%ivy``; ``loaded`` stands for ``%load_ext ivy_kernel``.
+    sink
+        Takes what the command shows.
+    owner
+        The notebook.
+
+    Raises
+    ------
+    UsageError
+        Unknown command or option: names it, and what there is.
+    IvyError
+        The command failed.
+    """
+    words = split_line("%ivy", line)
+    name = words[0] if words else "help"
+    if name in ("--help", "-h"):
+        name = "help"
+    if line == "loaded":
+        _print(sink, "The Ivy Sandbox kernel has %ivy built in; there is nothing to load.\n")
+        return
+    command = COMMANDS.get(name)
+    if command is None:
+        raise UsageError(f"There is no %ivy {name}; there are {', '.join(COMMANDS)}.")
+    try:
+        options = command.parser(name).parse_line(words[1:])
+    except HelpAskedError as asked:
+        _print(sink, str(asked))
+        return
+    await command.run(owner, options, sink)
+
+
+# The commands -----------------------------------------------------------------------------------
+
+Options = argparse.Namespace
+
+
+async def _status(owner: CommandOwner, options: Options, sink: Sink) -> None:
+    session = owner.session()
+    _show(sink, session, await session.lifecycle.status())
+
+
+async def _widget(owner: CommandOwner, options: Options, sink: Sink) -> None:
+    from ivy_kernel.magics.widget import open_widget  # needs packages that not everyone has
+
+    sink(Message("display_data", await open_widget(owner)))
+
+
+async def _create(owner: CommandOwner, options: Options, sink: Sink) -> None:
+    session = owner.session()
+    status = await session.create(sink)
+    _print(sink, f"{session.lifecycle.name} is {status.state}.\n")
+
+
+async def _reconnect(owner: CommandOwner, options: Options, sink: Sink) -> None:
+    owner.live.reload()
+    session = owner.session()
+    status = await session.reconnect()
+    await owner.follow(status, sink)
+    _show(sink, session, status)
+
+
+async def _terminate(owner: CommandOwner, options: Options, sink: Sink) -> None:
+    session = owner.session()
+    name = session.lifecycle.name
+    question = f"Terminate the sandbox of {name}? Its variables and processes are lost."
+    if not options.yes and not await owner.confirm(question):
+        _print(sink, "Not terminated.\n")
+        return
+    await session.terminate()
+    _print(sink, f"{name}: the sandbox is terminated. The next cell starts a new one.\n")
+
+
+async def _attach(owner: CommandOwner, options: Options, sink: Sink) -> None:
+    undo = owner.live.attach(options.chat, campaign_id=options.campaign, session_id=options.session)
+    # The status is read before any cell is sent there: a wrong chat must not become the attached
+    # one. An interrupt takes it back too, hence BaseException.
+    try:
+        found = open_lifecycle(owner.live)
         try:
-            options = parser.parse_line(words[1:])
-        except HelpAskedError as asked:
-            _print(sink, str(asked))
-            return
-        commands = {
-            "status": self._status,
-            "widget": self._widget,
-            "create": self._create,
-            "reconnect": self._reconnect,
-            "terminate": self._terminate,
-            "attach": self._attach,
-            "config": self._config,
-            "cell": self._cell,
-            "help": self._help,
-        }
-        await commands[name](options, sink)
+            status = await found.status()
+        finally:
+            await found.aclose()
+    except BaseException:
+        undo()
+        raise
+    session = owner.session()
+    _print(sink, f"Cells now run in {session.lifecycle.name}.\n")
+    _show(sink, session, status)
 
-    async def _help(self, options: argparse.Namespace, sink: Sink) -> None:
-        _print(sink, HELP)
 
-    async def _cell(self, options: argparse.Namespace, sink: Sink) -> None:
-        _print(sink, cell_parser().format_help())
+async def _config(owner: CommandOwner, options: Options, sink: Sink) -> None:
+    _print(sink, settings_table(owner.live.current()))
 
-    async def _config(self, options: argparse.Namespace, sink: Sink) -> None:
-        _print(sink, settings_table(self._live.current()))
 
-    async def _status(self, options: argparse.Namespace, sink: Sink) -> None:
-        session = self._session()
-        _show(sink, session, await session.lifecycle.status())
+async def _cell(owner: CommandOwner, options: Options, sink: Sink) -> None:
+    _print(sink, cell_parser().format_help())
 
-    async def _widget(self, options: argparse.Namespace, sink: Sink) -> None:
-        from ivy_kernel.magics.widget import open_widget  # needs packages that not everyone has
 
-        sink(Message("display_data", await open_widget(self._session, self._live.reload)))
+async def _help(owner: CommandOwner, options: Options, sink: Sink) -> None:
+    _print(
+        sink,
+        "".join(f"%ivy {name:<10} {command.about}\n" for name, command in COMMANDS.items()),
+    )
 
-    async def _create(self, options: argparse.Namespace, sink: Sink) -> None:
-        session = self._session()
-        status = await session.create(sink)
-        _print(sink, f"{session.lifecycle.name} is {status.state}.\n")
 
-    async def _reconnect(self, options: argparse.Namespace, sink: Sink) -> None:
-        self._live.reload()
-        session = self._session()
-        status = await session.reconnect()
-        if self._follow is not None:
-            await self._follow(status, sink)
-        _show(sink, session, status)
+# The table of commands --------------------------------------------------------------------------
 
-    async def _terminate(self, options: argparse.Namespace, sink: Sink) -> None:
-        session = self._session()
-        name = session.lifecycle.name
-        question = f"Terminate the sandbox of {name}? Its variables and processes are lost."
-        if not options.yes and not await self._confirm(question):
-            _print(sink, "Not terminated.\n")
-            return
-        await session.terminate()
-        _print(sink, f"{name}: the sandbox is terminated. The next cell starts a new one.\n")
+Argument = tuple[str, dict[str, Any]]
+"""An argument's name or flag, with the keywords of argparse's ``add_argument``."""
 
-    async def _attach(self, options: argparse.Namespace, sink: Sink) -> None:
-        undo = self._live.attach(
-            options.chat, campaign_id=options.campaign, session_id=options.session
-        )
-        try:
-            found = open_lifecycle(self._live)
-            try:
-                status = await found.status()
-            finally:
-                await found.aclose()
-        except BaseException:
-            undo()  # cells go on where they went before
-            raise
-        session = self._session()
-        _print(sink, f"Cells now run in {session.lifecycle.name}.\n")
-        _show(sink, session, status)
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A row of the table of commands.
+
+    Parameters
+    ----------
+    about
+        Its line of help.
+    run
+        Runs it.
+    arguments
+        Its arguments, made by `_argument`.
+    """
+
+    about: str
+    run: Callable[[CommandOwner, Options, Sink], Awaitable[None]]
+    arguments: tuple[Argument, ...] = ()
+
+    def parser(self, name: str) -> OptionParser:
+        """Make the parser of its options."""
+        parser = OptionParser(f"%ivy {name}", self.about)
+        for argument, keywords in self.arguments:
+            parser.add_argument(argument, **keywords)
+        return parser
+
+
+def _argument(name: str, **keywords: Any) -> Argument:
+    return name, keywords
+
+
+COMMANDS = {
+    "status": Command("the sandbox: its state, its countdowns, and how cells reach it", _status),
+    "widget": Command("the same as a live panel, with buttons", _widget),
+    "create": Command(
+        "start the chat's sandbox, if there is none, and wait until it is ready", _create
+    ),
+    "reconnect": Command(
+        "drop the connections, read the settings again, look again; variables stay", _reconnect
+    ),
+    "terminate": Command(
+        "shut the sandbox down, after asking; --yes does not ask",
+        _terminate,
+        (_argument("--yes", action="store_true", help="do not ask"),),
+    ),
+    "attach": Command(
+        "CHAT: use another chat's sandbox for the cells that follow",
+        _attach,
+        (
+            _argument(
+                "chat",
+                metavar="CHAT",
+                help="the chat's id; the one of the settings leads back to them",
+            ),
+            _argument(
+                "--campaign",
+                metavar="ID",
+                help="the chat's campaign (default: as the settings say)",
+            ),
+            _argument(
+                "--session",
+                metavar="ID",
+                help="session id for a new sandbox (default: generated once per chat)",
+            ),
+        ),
+    ),
+    "config": Command("every setting, its value and where it came from; never a key", _config),
+    "cell": Command("the options of %%ivy, a cell that runs in the sandbox", _cell),
+    "help": Command("this text; %ivy COMMAND --help tells about one command", _help),
+}
+"""The commands, in the order in which ``%ivy help`` lists them."""
 
 
 def _show(sink: Sink, session: Session, status: SandboxStatus) -> None:

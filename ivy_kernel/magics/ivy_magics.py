@@ -1,36 +1,39 @@
-"""``%ivy`` and ``%%ivy`` in any IPython."""
+"""``%ivy`` and ``%%ivy`` in any IPython, and the sessions that they use."""
 
 from __future__ import annotations
 
 import asyncio
 import atexit
-import os
+import secrets
 import sys
 import time
 import uuid
 from contextlib import suppress
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 from IPython.core.magic import Magics, line_cell_magic, magics_class
-from jupyter_core.paths import jupyter_data_dir
 
 from ivy_kernel.errors import IvyError, UsageError
 from ivy_kernel.magics import SHELL_ATTRIBUTE
 from ivy_kernel.magics.cell import run_cell
-from ivy_kernel.magics.commands import IvyCommand
+from ivy_kernel.magics.commands import run_command
 from ivy_kernel.magics.options import CellOptions, HelpAskedError, parse_cell_options
 from ivy_kernel.magics.output import NativeOutput, RemoteInterrupt, exception_for, shown_briefly
-from ivy_kernel.magics.sessions import MagicSessions
-from ivy_kernel.magics.waiting import Post, ask, loop_thread, wait_in_cell
-from ivy_kernel.models import Cell, Json, Message, Outcome
-from ivy_kernel.session.kernel_registry import kernel_id_of
-from ivy_kernel.session.output import JUPYTER_SERVER_RATE, Pacer
+from ivy_kernel.magics.waiting import Post, ask_user, loop_thread, wait_in_cell
+from ivy_kernel.models import Cell, Json, Message, Outcome, Sink
+from ivy_kernel.routes.events import AgentLost, Event, KernelDied
+from ivy_kernel.session.describe import event_sentence
+from ivy_kernel.session.kernel_registry import KernelRegistration, kernel_id_of
+from ivy_kernel.session.open import identity, open_session
+from ivy_kernel.session.output import front_end_throttle
 from ivy_kernel.session.session import Session
+from ivy_kernel.settings.live import LiveSettings
+from ivy_kernel.status import SandboxStatus
 
 CLOSE_SECONDS = 3.0
 OVERTAKING_SECONDS = 5.0
-"""How long an interrupt waits for its cell to begin."""
+"""Time limit for an interrupt to wait for its cell to begin."""
 
 
 @magics_class
@@ -61,7 +64,7 @@ class IvyMagics(Magics):
         atexit.unregister(self.close)
         if self.thread.alive:
             closing = self.thread.submit(self.sessions.aclose())
-            with suppress(Exception):  # what we cannot end, the sandbox ends by itself
+            with suppress(Exception):  # what we cannot end in time, the sandbox ends by itself
                 closing.result(CLOSE_SECONDS)
 
     @line_cell_magic
@@ -81,31 +84,8 @@ class IvyMagics(Magics):
             raise shown_briefly(error) from None
 
     def _run_command(self, line: str) -> None:
-        running: list[asyncio.Task[Any]] = []
-
-        async def work(post: Post) -> bool:
-            task = asyncio.current_task()
-            running.extend([task] if task else [])
-
-            async def confirm(question: str) -> bool:
-                try:
-                    answer = await ask(f"{question} [y/N] ", post)
-                except Exception:
-                    raise UsageError(f"{question} Nobody can be asked here: add --yes.") from None
-                return answer.strip().lower() in ("y", "yes")
-
-            command = IvyCommand(self.sessions.live, self.sessions.session, confirm)
-            try:
-                await command.run(line, post)
-            except asyncio.CancelledError:
-                return False
-            return True
-
-        async def stop() -> None:
-            for task in running:
-                task.cancel()
-
-        done, _ = wait_in_cell(self._ipython, work, stop=stop, thread=self.thread, is_remote=False)
+        work = _CommandWork(self.sessions, line)
+        done, _ = wait_in_cell(self._ipython, work, thread=self.thread, is_remote=False)
         if not done:
             raise RemoteInterrupt("Interrupted.", ("KeyboardInterrupt: Interrupted.",))
 
@@ -116,95 +96,22 @@ class IvyMagics(Magics):
             execution_count=self._ipython.execution_count,
             store_history=bool(request.get("store_history", True)),
             allow_stdin=bool(request.get("allow_stdin", True)),
+            # Not the header of the request that runs us, of which there may be none, or which
+            # may run several of these cells.
             header={"msg_id": uuid.uuid4().hex, "msg_type": "execute_request"},
         )
-
-        running = _Running()
-
-        async def work(post: Post) -> Outcome:
-            return await self._in_sandbox(options, cell, post, running)
-
-        outcome, output = wait_in_cell(
-            self._ipython, work, stop=running.stop, thread=self.thread, is_remote=True
-        )
+        work = _MagicCell(self.sessions, options, cell)
+        outcome, output = wait_in_cell(self._ipython, work, thread=self.thread, is_remote=True)
         if outcome.reply["status"] == "error":
             raise exception_for(outcome.reply, outcome.fate) from None
         if options.out:
             self._ipython.user_ns[options.out] = output.kept()
 
-    async def _in_sandbox(
-        self, options: CellOptions, cell: Cell, post: Post, running: _Running
-    ) -> Outcome:
-        settings = self.sessions.settings_of(options.chat_id).current()
-        session = running.session = self.sessions.session(options.chat_id)
-        pacer = Pacer(
-            post,
-            rate=JUPYTER_SERVER_RATE if "JPY_SESSION_NAME" in os.environ else None,
-            limit_bytes=settings.output_limit_bytes,
-            spill_directory=Path(jupyter_data_dir()) / "ivy" / "outputs",
-        )
-        questions: set[asyncio.Task[None]] = set()
-
-        def sink(message: Message) -> None:
-            if message.channel != "stdin":
-                pacer(message)
-                return
-            question = asyncio.ensure_future(_answer(session, message, post))
-            questions.add(question)
-            question.add_done_callback(questions.discard)
-
-        self.sessions.cell_sink = pacer
-        try:
-            outcome = await run_cell(
-                session, options, cell, sink, tool_seconds=settings.cell_timeout_seconds
-            )
-            await running.finish(pacer)
-        finally:
-            self.sessions.cell_sink = None
-            for question in questions:  # the cell is over, so nobody waits for the answer
-                question.cancel()
-        return outcome
-
     def _request(self) -> Json:
-        """The content of the ``execute_request`` that runs us; empty outside of Jupyter."""
+        """Return the content of the ``execute_request`` that runs us; empty outside of Jupyter."""
         parent = self._kernel.get_parent() if self._kernel is not None else {}
         content: Json = (parent or {}).get("content") or {}
         return content
-
-
-class _Running:
-    """What an interrupt has to stop: the cell, or what is left to show of it."""
-
-    def __init__(self) -> None:
-        self.session: Session | None = None
-        self._finishing: asyncio.Future[None] | None = None
-
-    async def finish(self, pacer: Pacer) -> None:
-        """Let all that the cell has shown arrive."""
-        self._finishing = asyncio.ensure_future(pacer.finish())
-        await asyncio.wait({self._finishing})
-
-    async def stop(self) -> None:
-        """Called for the first Ctrl-C, which may overtake the cell that it is meant for."""
-        deadline = time.monotonic() + OVERTAKING_SECONDS
-        while time.monotonic() < deadline:
-            if self._finishing is not None:
-                self._finishing.cancel()
-                return
-            if self.session is not None and self.session.busy:
-                await self.session.interrupt()
-                return
-            await asyncio.sleep(0.01)
-
-
-async def _answer(session: Session, request: Message, post: Post) -> None:
-    """Let the user answer an ``input_request`` of the sandbox."""
-    content = request.content
-    prompt, is_secret = str(content.get("prompt", "")), bool(content.get("password"))
-    with suppress(asyncio.CancelledError, Exception):  # the cell is interrupted, and ends by that
-        value = await ask(prompt, post, is_secret=is_secret)
-        if session.live is not None:
-            await session.live.answer_input(value, request)
 
 
 def load(shell: Any) -> IvyMagics:
@@ -218,10 +125,226 @@ def load(shell: Any) -> IvyMagics:
 
 
 def unload(shell: Any) -> None:
-    """Take them away again, and let go of the sandbox."""
+    """Remove the magics from a shell, and let go of the sandbox."""
     magics = getattr(shell, SHELL_ATTRIBUTE, None)
     if magics is not None:
         setattr(shell, SHELL_ATTRIBUTE, None)
         for kind in ("line", "cell"):
             shell.magics_manager.magics[kind].pop("ivy", None)
         magics.close()
+
+
+# Commands and cells, as work on the loop thread --------------------------------------------------
+
+
+class _CommandWork:
+    """One ``%ivy`` line, as work on the loop thread."""
+
+    def __init__(self, sessions: MagicSessions, line: str) -> None:
+        self._sessions = sessions
+        self._line = line
+        self._task: asyncio.Task[Any] | None = None
+
+    async def run(self, post: Post) -> bool:
+        """Run the command; false when it was interrupted."""
+        self._task = asyncio.current_task()
+        try:
+            await run_command(self._line, post, _CommandOwner(self._sessions, post))
+        except asyncio.CancelledError:
+            return False
+        return True
+
+    async def stop(self) -> None:
+        """Interrupt the command."""
+        if self._task is not None:
+            self._task.cancel()
+
+
+class _CommandOwner:
+    """The notebook, as its ``%ivy`` lines see it; see `ivy_kernel.magics.commands`."""
+
+    def __init__(self, sessions: MagicSessions, post: Post) -> None:
+        self._post = post
+        self.live = sessions.live
+        self.session = sessions.session
+
+    async def confirm(self, question: str) -> bool:
+        try:
+            answer = await ask_user(f"{question} [y/N] ", self._post)
+        except Exception:
+            raise UsageError(f"{question} Nobody can be asked here: add --yes.") from None
+        return answer.strip().lower() in ("y", "yes")
+
+    async def follow(self, status: SandboxStatus, sink: Sink) -> None:
+        """Show nothing: a cell of such a notebook does not outlive the notebook's process."""
+
+
+class _MagicCell:
+    """One ``%%ivy`` cell, as work on the loop thread."""
+
+    def __init__(self, sessions: MagicSessions, options: CellOptions, cell: Cell) -> None:
+        self._sessions = sessions
+        self._options = options
+        self._cell = cell
+        self._session: Session | None = None
+        self._finishing: asyncio.Future[None] | None = None
+
+    async def run(self, post: Post) -> Outcome:
+        """Run the cell to its one end; all that it shows has been posted then."""
+        chat_id = self._options.chat_id
+        settings = self._sessions.settings_of(chat_id).current()
+        session = self._session = self._sessions.session(chat_id)
+        throttle = front_end_throttle(post, limit_bytes=settings.output_limit_bytes)
+        replying: set[asyncio.Task[None]] = set()
+
+        def sink(message: Message) -> None:
+            if message.channel != "stdin":
+                throttle(message)
+                return
+            task = asyncio.ensure_future(_reply_to_input(session, message, post))
+            replying.add(task)
+            task.add_done_callback(replying.discard)
+
+        self._sessions.cell_sink = throttle
+        try:
+            outcome = await run_cell(
+                session,
+                self._options,
+                self._cell,
+                sink,
+                tool_seconds=settings.cell_timeout_seconds,
+            )
+            # In a task of its own, which `stop` can cancel without losing the outcome.
+            self._finishing = asyncio.ensure_future(throttle.finish())
+            await asyncio.wait({self._finishing})
+        finally:
+            self._sessions.cell_sink = None
+            for task in replying:  # the cell has ended, so it reads no input any more
+                task.cancel()
+        return outcome
+
+    async def stop(self) -> None:
+        """Interrupt the cell, or drop what is left to show of it."""
+        # The interrupt may overtake the cell that it is meant for, hence the deadline.
+        deadline = time.monotonic() + OVERTAKING_SECONDS
+        while time.monotonic() < deadline:
+            if self._finishing is not None:
+                self._finishing.cancel()
+                return
+            if self._session is not None and self._session.busy:
+                await self._session.interrupt()
+                return
+            await asyncio.sleep(0.01)
+
+
+async def _reply_to_input(session: Session, request: Message, post: Post) -> None:
+    """Have the user reply to an ``input_request`` of the sandbox."""
+    content = request.content
+    prompt, is_secret = str(content.get("prompt", "")), bool(content.get("password"))
+    with suppress(asyncio.CancelledError, Exception):  # the cell is interrupted, and ends by that
+        value = await ask_user(prompt, post, is_secret=is_secret)
+        if session.live is not None:
+            await session.live.answer_input(value, request)
+
+
+# Sessions ----------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Open:
+    """A session, and what its settings were."""
+
+    identity: tuple[object, ...]
+    session: Session
+
+
+class MagicSessions:
+    """Opens sessions, and keeps them until the notebook's kernel ends. Lives on one event loop.
+
+    Parameters
+    ----------
+    kernel_id
+        The kernel, as its Jupyter server calls it; empty for none.
+    on_background
+        Takes the messages of the sandbox that belong to no running cell.
+
+    Attributes
+    ----------
+    live
+        The settings, as ``%ivy attach`` leaves them.
+    cell_sink
+        Takes notes beside the output of the running cell; ``None`` while none runs.
+    """
+
+    def __init__(self, *, kernel_id: str, on_background: Sink) -> None:
+        self.live = LiveSettings()
+        self._others: dict[str, LiveSettings] = {}
+        self._open: dict[str, _Open] = {}
+        self._key = secrets.token_hex(8)
+        self._on_background = on_background
+        self._registration = KernelRegistration(kernel_id, "magic") if kernel_id else None
+        self._closing: set[asyncio.Future[None]] = set()
+        self.cell_sink: Sink | None = None
+
+    def session(self, chat_id: str | None = None) -> Session:
+        """Return the session of a chat, or of the one that is attached.
+
+        Raises
+        ------
+        SettingError
+            When the settings mean none: says why.
+        """
+        live = self.settings_of(chat_id)
+        wanted = identity(live.current())
+        chat_id = live.current().chat_id
+        known = self._open.get(chat_id)
+        if known is None or (known.identity != wanted and not known.session.busy):
+            if known is not None:  # the same chat with changed settings; its variables stay
+                self._close(known.session)
+            opened = open_session(
+                live,
+                session_key=self._key,
+                on_background=self._on_background,
+                on_event=lambda event: self._on_event(event, chat_id),
+            )
+            known = self._open[chat_id] = _Open(wanted, opened)
+        lifecycle = known.session.lifecycle
+        if self._registration is not None:
+            self._registration.register(**lifecycle.registry_fields)
+        return known.session
+
+    def settings_of(self, chat_id: str | None) -> LiveSettings:
+        """Return the settings of a cell for a chat; ``None`` for the one that is attached.
+
+        Raises
+        ------
+        SettingError
+            When the chat's id cannot be used.
+        """
+        if chat_id is None or chat_id == self.live.current().chat_id:
+            return self.live
+        if chat_id not in self._others:
+            live = LiveSettings()
+            live.attach(chat_id)
+            self._others[chat_id] = live
+        return self._others[chat_id]
+
+    def _on_event(self, event: Event, chat_id: str) -> None:
+        """Take an event that the agent route reports beside messages."""
+        if isinstance(event, AgentLost | KernelDied) and chat_id in self._open:
+            self._open[chat_id].session.lifecycle.refresh_soon()
+        sentence = event_sentence(event)
+        if sentence and self.cell_sink is not None:
+            self.cell_sink(Message("stream", {"name": "stderr", "text": f"[{sentence}]\n"}))
+
+    def _close(self, session: Session) -> None:
+        closing = asyncio.ensure_future(session.aclose(keep=True))
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
+    async def aclose(self) -> None:
+        """Let go of all sandboxes; they go on running."""
+        opened, self._open = list(self._open.values()), {}  # a second call finds none
+        if self._registration is not None:
+            self._registration.unregister()
+        await asyncio.gather(*(one.session.aclose() for one in opened), return_exceptions=True)

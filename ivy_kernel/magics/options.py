@@ -1,4 +1,4 @@
-"""Options of magics: argparse that raises our errors instead of ending the process."""
+"""Options of magics: an argparse that raises our errors, and the options of ``%%ivy``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ivy_kernel.routes.tools import TOOLS
 
 
 class HelpAskedError(Exception):
-    """``--help`` was given; the argument is the text to show."""
+    """Raised for ``--help``; its argument is the text to show."""
 
 
 class _HelpAction(argparse.Action):
@@ -25,16 +25,16 @@ class _HelpAction(argparse.Action):
 
 
 class OptionParser(argparse.ArgumentParser):
-    """Parses the words after a magic's name.
+    """Parses the words after a magic's name; never ends the process, as argparse does.
 
     Parameters
     ----------
     name
-        How the magic is called, for example ``%ivy attach``.
+        The magic as it is typed, for example ``%ivy attach``.
     description
-        What it does.
+        First text of its help.
     epilog
-        What its help ends with.
+        Last text of its help.
     """
 
     def __init__(self, name: str, description: str, epilog: str = "") -> None:
@@ -51,16 +51,16 @@ class OptionParser(argparse.ArgumentParser):
         )
 
     def error(self, message: str) -> NoReturn:
-        """Called by argparse for whatever it cannot take."""
+        """Called by argparse for arguments that it rejects."""
         raise UsageError(f"{self.prog}: {message}. See {self.prog} --help.")
 
     def parse_line(self, words: list[str]) -> argparse.Namespace:
-        """The options.
+        """Return the options.
 
         Raises
         ------
         UsageError
-            For what is unknown, missing or of the wrong type: names it.
+            For an argument that is unknown, missing or of the wrong type: names it.
         HelpAskedError
             For ``--help``.
         """
@@ -68,7 +68,7 @@ class OptionParser(argparse.ArgumentParser):
 
 
 def split_line(name: str, line: str) -> list[str]:
-    """The words of a magic's line, as a shell takes them apart.
+    """Return the words of a magic's line, split as a shell does.
 
     Raises
     ------
@@ -80,6 +80,8 @@ def split_line(name: str, line: str) -> list[str]:
     except ValueError as exc:
         raise UsageError(f"{name} {line}: {exc}.") from None
 
+
+# %%ivy ------------------------------------------------------------------------------------------
 
 SCRIPT_LANGUAGES = {tool.lang: tool.name for tool in TOOLS.values() if tool.lang}
 LANGUAGES = {"python": "", **SCRIPT_LANGUAGES}
@@ -95,18 +97,18 @@ OUT_HELP = """\
 
 @dataclass(frozen=True, slots=True)
 class CellOptions:
-    """The options of one ``%%ivy`` cell.
+    """The options after ``%%ivy``.
 
     Parameters
     ----------
     timeout_seconds
-        The cell is stopped after so long; ``None`` for no limit of ours.
+        Time limit after which the cell is stopped; ``None`` for no limit of ours.
     chat_id
         The chat whose sandbox runs it; ``None`` for the one that is attached.
     language
         One of `LANGUAGES`.
     out
-        The variable that keeps what the cell gives; empty for none.
+        The variable that keeps the cell's result; empty for none.
     tool
         The tool that gets the cell as its JSON parameters; empty for none.
     """
@@ -119,7 +121,7 @@ class CellOptions:
 
 
 def cell_parser() -> OptionParser:
-    """The parser of ``%%ivy``'s line."""
+    """Make the parser of a ``%%ivy`` line."""
     parser = OptionParser(
         "%%ivy", "Run this cell in the sandbox. Python keeps its variables there.", OUT_HELP
     )
@@ -155,12 +157,12 @@ def _languages_in_words() -> str:
 
 
 def parse_cell_options(line: str) -> CellOptions:
-    """The options of one ``%%ivy`` line.
+    """Parse the options of one ``%%ivy`` line.
 
     Raises
     ------
     UsageError
-        For an option or a value that there is not.
+        For an unknown option, or a value that it does not take.
     HelpAskedError
         For ``--help``.
     """
@@ -180,12 +182,12 @@ def parse_cell_options(line: str) -> CellOptions:
 
 
 def tool_parameters(tool: str, code: str) -> dict[str, Any]:
-    """The parameters that a ``--tool`` cell holds.
+    """Parse the parameters in a ``--tool`` cell.
 
     Raises
     ------
     UsageError
-        When it is not a JSON object: says where it went wrong.
+        When it is not a JSON object: says where the error is.
     """
     if not code.strip():
         return {}

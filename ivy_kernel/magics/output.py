@@ -1,4 +1,4 @@
-"""Shows the sandbox's messages as a cell's own outputs, by IPython's own means."""
+"""Shows the sandbox's messages as a cell's own outputs, through IPython's own publishers."""
 
 from __future__ import annotations
 
@@ -12,23 +12,25 @@ from ivy_kernel.models import Fate, Json, Message
 from ivy_kernel.routes.outcomes import PLAIN, RED
 from ivy_kernel.session.start_progress import is_progress
 
+# Errors -----------------------------------------------------------------------------------------
+
 
 class RemoteCellError(Exception):
-    """A cell in the sandbox did not end well.
+    """A cell in the sandbox ended with an error.
 
-    What is raised is a subclass that has the name of the error in the sandbox, because that name is
-    what front ends and papermill report.
+    A subclass is raised that has the name of the error in the sandbox, because front ends and
+    papermill report that name.
 
     Parameters
     ----------
     evalue
         The error's text.
     ename
-        The name of its class there.
+        The name of its class in the sandbox.
     traceback
         Its lines, as they are shown.
     fate
-        How the cell ended.
+        The fate of the cell.
     """
 
     def __init__(self, evalue: str, *, ename: str, traceback: tuple[str, ...], fate: Fate) -> None:
@@ -39,7 +41,7 @@ class RemoteCellError(Exception):
         self.fate = fate
 
     def _render_traceback_(self) -> list[str]:
-        """Called by IPython, which would show our own frames otherwise."""
+        """Called by IPython for the lines to show; our own frames would mean nothing to a user."""
         return list(self.traceback)
 
 
@@ -54,11 +56,11 @@ class RemoteInterrupt(KeyboardInterrupt):
         return list(self.traceback)
 
 
-RemoteInterrupt.__name__ = "KeyboardInterrupt"
+RemoteInterrupt.__name__ = "KeyboardInterrupt"  # the name that IPython puts into the reply
 
 
 def exception_for(reply: Json, fate: Fate) -> BaseException:
-    """The exception for an error reply of the sandbox."""
+    """Return the exception for an error reply of the sandbox."""
     ename, evalue = str(reply["ename"]), str(reply["evalue"])
     traceback = tuple(str(line) for line in reply["traceback"])
     if ename == "KeyboardInterrupt":
@@ -69,12 +71,14 @@ def exception_for(reply: Json, fate: Fate) -> BaseException:
 
 
 def shown_briefly(error: IvyError) -> IvyError:
-    """The same error, shown as its one sentence instead of with frames of this package."""
+    """Return the same error, which IPython shows as one sentence without this package's frames."""
     lines = [f"{RED}{type(error).__name__}{PLAIN}: {error}"]
     shown: Any = error
     shown._render_traceback_ = lambda: lines
     return error
 
+
+# Outputs ----------------------------------------------------------------------------------------
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 NO_WIDGETS = (
@@ -87,12 +91,12 @@ Bundle = tuple[Json, Json]
 
 
 class RemoteValue:
-    """The value of a cell's last line, as the sandbox showed it.
+    """The value of a cell's last line, as the sandbox displayed it.
 
     Parameters
     ----------
     data
-        What was shown, by MIME type.
+        The display, by MIME type.
     metadata
         Its metadata.
     """
@@ -109,16 +113,16 @@ class RemoteValue:
 
 
 class NativeOutput:
-    """Takes the messages of one cell, in the thread that the cell runs in.
+    """Shows the messages of one cell, in the thread that the cell runs in.
 
     Parameters
     ----------
     shell
         IPython's shell.
     is_alone
-        Whether nothing else can have been shown by this cell, so that clearing loses nothing.
+        Whether this cell cannot have shown anything else, so that clearing loses nothing.
     is_remote
-        Whether what is shown comes from the sandbox, whose live widgets are not reached from here.
+        Whether the messages come from the sandbox, whose live widgets are not reached from here.
     """
 
     def __init__(self, shell: Any, *, is_alone: bool, is_remote: bool = True) -> None:
@@ -133,7 +137,7 @@ class NativeOutput:
         self.printed: list[str] = []
 
     def show(self, message: Message) -> None:
-        """Show one message; an error is only kept, since it is raised when the cell has ended."""
+        """Show one message; an error is only kept, to be raised when the cell has ended."""
         content = message.content
         if is_progress(message):
             self._show_progress(message)
@@ -158,13 +162,13 @@ class NativeOutput:
             self.error = content
 
     def end(self) -> None:
-        """All has been shown."""
+        """Called when all has been shown: ends a line of progress, and flushes."""
         self._end_line()
         sys.stdout.flush()
         sys.stderr.flush()
 
     def kept(self) -> Any:
-        """What ``--out`` keeps of the cell: its value, else what it printed."""
+        """Return what ``--out`` keeps of the cell: its value, else its printed text."""
         if self.value is not None:
             if "application/json" in self.value:
                 return self.value["application/json"]
@@ -196,7 +200,7 @@ class NativeOutput:
                 sys.stderr.flush()
         return data, metadata
 
-    # The sandbox's start is shown while it lasts, and nothing of it stays.
+    # Progress of a sandbox's start: shown while it lasts, and nothing of it stays ---------------
 
     def _show_progress(self, message: Message) -> None:
         content = message.content
@@ -207,7 +211,7 @@ class NativeOutput:
         if message.msg_type == "clear_output":
             if self._is_alone:
                 publisher.clear_output(wait=False)
-            else:  # what the cell has shown before must stay
+            else:  # other outputs of this cell must stay
                 blank = {"text/plain": "", "text/html": ""}
                 publisher.publish(data=blank, metadata={}, transient=message.metadata, update=True)
             return
@@ -219,7 +223,7 @@ class NativeOutput:
         )
 
     def _show_line(self, words: str) -> None:
-        """In a terminal: one line that is written over, or a line for each phase elsewhere."""
+        """Show progress as text: one line, overwritten, in a terminal; else a line a phase."""
         if sys.stderr.isatty():
             sys.stderr.write(f"\r\x1b[K{words}")
         elif words and words.partition(",")[0] != self._line.partition(",")[0]:
@@ -234,7 +238,7 @@ class NativeOutput:
 
 
 def _plain_data(text: str) -> Any:
-    """The Python value that a text writes out, if it is plain data; else the text."""
+    """Return the Python value of a literal of plain data; any other text as it is."""
     try:
         tree = ast.parse(text.strip(), mode="eval")
         if any(isinstance(node, ast.Constant) and node.value is ... for node in ast.walk(tree)):

@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import html
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ivy_kernel.errors import IvyError, SettingError, UsageError
 from ivy_kernel.magics import SHELL_ATTRIBUTE
@@ -23,6 +23,7 @@ from ivy_kernel.status import StatusReading, monotonic_seconds
 
 if TYPE_CHECKING:
     from ivy_kernel.session.session import Session
+    from ivy_kernel.settings.live import LiveSettings
     from ivy_kernel.status import Watch
 
 try:
@@ -35,7 +36,26 @@ except ImportError as exc:
     ) from exc
 
 FIRST_STATUS_SECONDS = 2.0
-"""How long showing the widget waits for a status, for the text that a saved notebook keeps."""
+"""Time limit for the first status, which the text in a saved notebook is made of."""
+
+
+class WidgetOwner(Protocol):
+    """The notebook that shows a widget."""
+
+    @property
+    def live(self) -> LiveSettings:
+        """The settings."""
+        ...
+
+    def session(self) -> Session:
+        """Return the session that the notebook's cells use.
+
+        Raises
+        ------
+        SettingError
+            When the settings mean none: says why.
+        """
+        ...
 
 
 def _built(name: str) -> str:
@@ -57,12 +77,10 @@ class StatusWidget(anywidget.AnyWidget):
 
     Parameters
     ----------
-    session
-        Gives the session that cells use; ``None``: that of the magics in this notebook.
-    reload
-        Reads the settings again.
+    owner
+        The notebook; ``None``: the one whose IPython runs this.
     loop
-        The event loop that the session lives on.
+        The event loop that its session lives on.
     """
 
     _esm = _built("widget.js")
@@ -83,19 +101,17 @@ class StatusWidget(anywidget.AnyWidget):
     def __init__(
         self,
         *,
-        session: Callable[[], Session] | None = None,
-        reload: Callable[[], object] | None = None,
+        owner: WidgetOwner | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        if session is None or reload is None or loop is None:
-            session, reload, loop = _of_this_notebook()
-        self._current_session = session
-        self._reload = reload
+        if owner is None or loop is None:
+            owner, loop = _this_notebook()
+        self._owner = owner
         self._loop = loop
         self._session: Session | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._first = threading.Event()
-        super().__init__()
+        super().__init__()  # opens the comm; what messages need must be there before
         self.on_msg(self._on_message)
         if self.comm is not None:
             self.comm.on_close(lambda _: self.close())
@@ -104,15 +120,15 @@ class StatusWidget(anywidget.AnyWidget):
                 # a cell may keep busy. Ours may be handled in whatever thread the front end chose.
                 self.comm._reply_subshell_for = _as_addressed
         self._start(self._look())
-        if not self._is_on_loop():
+        if not self._is_on_loop():  # there it would wait for itself; `open_widget` waits instead
             self._first.wait(FIRST_STATUS_SECONDS)
 
     # Watching ----------------------------------------------------------------------------------
 
     async def _look(self) -> None:
-        """Find out which sandbox the settings mean, and watch it."""
+        """Watch the sandbox that the settings mean now."""
         try:
-            session = self._current_session()
+            session = self._owner.session()
         except SettingError as error:
             self._stop_watching()
             self._session = None
@@ -120,7 +136,7 @@ class StatusWidget(anywidget.AnyWidget):
             self._first.set()
             return
         lifecycle = session.lifecycle
-        same = self._session is not None and self._session.lifecycle.key == lifecycle.key
+        is_same = self._session is not None and self._session.lifecycle.key == lifecycle.key
         self._session = session
         self._set(
             name=lifecycle.name,
@@ -129,13 +145,13 @@ class StatusWidget(anywidget.AnyWidget):
             can_create=bool(lifecycle.campaign_id),
             can_terminate=True,
         )
-        if not same or self._watch is None or self._watch.closed:
+        if not is_same or self._watch is None or self._watch.closed:
             self._stop_watching()
             if not self._closed:
                 self._watch = lifecycle.monitor().watch(self._on_reading)
 
     def _on_reading(self, reading: StatusReading) -> None:
-        """Called by the monitor, on its loop."""
+        """Called by the monitor, on its loop, with each new status."""
         if not self._closed:
             self._set(status=reading.to_json(monotonic_seconds()))
         self._first.set()
@@ -145,7 +161,7 @@ class StatusWidget(anywidget.AnyWidget):
             self._watch.close()
 
     def close(self) -> None:
-        """Stop watching, and take the widget off the page."""
+        """Stop watching, and remove the widget from the page."""
         self._closed = True
         self._stop_watching()
         super().close()
@@ -162,7 +178,7 @@ class StatusWidget(anywidget.AnyWidget):
         if action == "refresh":
             await self._refresh()
             return
-        if self.busy_action:
+        if self.busy_action:  # the buttons are disabled then, in this page; not in another one yet
             return
         self._set(busy_action=action, action_error="")
         try:
@@ -174,9 +190,9 @@ class StatusWidget(anywidget.AnyWidget):
 
     async def _change(self, action: str) -> None:
         if action == "reconnect":
-            self._reload()
+            self._owner.live.reload()
             await self._look()
-        session = self._session or self._current_session()
+        session = self._session or self._owner.session()
         if action == "create":
             await session.lifecycle.create()
         elif action == "terminate":
@@ -200,11 +216,11 @@ class StatusWidget(anywidget.AnyWidget):
             return False
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run work on the session's loop, which alone changes traits."""
+        """Run work on the session's loop, the only one that changes traits."""
 
         def begin() -> None:
             task = asyncio.ensure_future(work)
-            self._tasks.add(task)
+            self._tasks.add(task)  # the loop itself keeps weak references only
             task.add_done_callback(self._tasks.discard)
 
         if self._is_on_loop():
@@ -232,7 +248,7 @@ class StatusWidget(anywidget.AnyWidget):
         return lines + ([f"stale: {reason}"] if reason else [])
 
     def _repr_mimebundle_(self, **options: Any) -> tuple[Json, Json]:
-        """The live view, and what is shown instead where there is none."""
+        """Return the live view, and the text that is shown instead where there is none."""
         data, metadata = super()._repr_mimebundle_(**options) or ({}, {})
         lines = ["Ivy sandbox, as it was when this cell ran", *self._words()]
         items = "".join(f"<li>{html.escape(line)}</li>" for line in lines[1:])
@@ -244,22 +260,20 @@ class StatusWidget(anywidget.AnyWidget):
 
 
 def _as_addressed(data: object, subshell_id: str | None) -> str | None:
-    """Which subshell handles a message: the one that it was sent to."""
+    """Return the subshell that handles a message: the one that it was sent to."""
     return subshell_id
 
 
-async def open_widget(session: Callable[[], Session], reload: Callable[[], object]) -> Json:
-    """Make a widget on the running loop; the content of the ``display_data`` that shows it."""
-    widget = StatusWidget(session=session, reload=reload, loop=asyncio.get_running_loop())
+async def open_widget(owner: WidgetOwner) -> Json:
+    """Make a widget on the running loop; return the content of the display that shows it."""
+    widget = StatusWidget(owner=owner, loop=asyncio.get_running_loop())
     await asyncio.to_thread(widget._first.wait, FIRST_STATUS_SECONDS)
     data, metadata = widget._repr_mimebundle_()
     return {"data": data, "metadata": metadata, "transient": {}}
 
 
-def _of_this_notebook() -> tuple[
-    Callable[[], Session], Callable[[], object], asyncio.AbstractEventLoop
-]:
-    """The session of the magics, which are loaded if they are not yet."""
+def _this_notebook() -> tuple[WidgetOwner, asyncio.AbstractEventLoop]:
+    """Return the sessions of the magics, which are loaded if they are not yet, and their loop."""
     from IPython import get_ipython
 
     shell = get_ipython()
@@ -269,4 +283,4 @@ def _of_this_notebook() -> tuple[
         )
     shell.extension_manager.load_extension("ivy_kernel")  # which has no effect a second time
     magics = getattr(shell, SHELL_ATTRIBUTE)
-    return magics.sessions.session, magics.sessions.live.reload, magics.thread.loop
+    return magics.sessions, magics.thread.loop

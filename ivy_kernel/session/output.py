@@ -1,36 +1,41 @@
-"""A cell's messages on their way to the front end: coalesced, paced, and bounded.
+"""A cell's messages on their way to the front end: coalesced, throttled, and limited in length.
 
 Coalesced: one message a line would flood the front end, and above 1,000 queued messages ZMQ drops
-them. Paced: Jupyter Server drops stream output above 1 MB/s and 1,000 messages/s, measured over 3 s
-(``iopub_data_rate_limit``, ``iopub_msg_rate_limit``, ``rate_limit_window``), and starts counting
-anew when the kernel turns idle. Bounded: beyond a limit the head and the tail of a cell's text are
-shown, with a count of what is not, and all of it is kept in a file (`output_bound`).
+them. Throttled: Jupyter Server drops stream output above 1 MB/s and 1,000 messages/s, measured over
+3 s (``iopub_data_rate_limit``, ``iopub_msg_rate_limit``, ``rate_limit_window``), and counts anew
+when the kernel turns idle. Limited: beyond a limit the head and the tail of a cell's text are
+shown, with a count of what is not, and all of it is kept in a file (`OutputLimit`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 import time
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import msgspec
+from jupyter_core.paths import jupyter_data_dir
 
 from ivy_kernel.models import Message, Sink, sendable
-from ivy_kernel.session.output_limit import OutputBound
 
 COALESCE_SECONDS = 0.01
+"""Stream text that follows an output within this time is joined to one message."""
 COALESCE_BYTES = 256_000
+"""No more text than this in one message, so that it fits into a front end's window."""
 
 _CLEARING = frozenset({"display_data", "execute_result", "error"})
-"""Besides streams: what the front end shows in the place of what ``clear_output`` cleared."""
+"""Messages that, like streams, make a front end carry out a ``clear_output(wait=True)``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """How much may be sent within a window.
+    """The most that may be sent within a sliding window of time.
 
     Parameters
     ----------
@@ -48,26 +53,26 @@ JUPYTER_SERVER_RATE = Rate()
 
 
 def wire_bytes(text: str) -> int:
-    """How long a text is as JSON."""
+    """Length of a text as JSON, which is what Jupyter Server counts."""
     try:
         return len(msgspec.json.encode(text))
-    except UnicodeEncodeError:
+    except UnicodeEncodeError:  # a lone surrogate; at most six bytes a character, as an escape
         return 6 * len(text)
 
 
-class Pacer:
-    """Takes a cell's messages as a sink and hands them on, in order.
+class OutputThrottle:
+    """Takes a cell's messages as a sink and hands them on in order, no faster than a rate.
 
     Parameters
     ----------
     send
         Hands one message to the front end.
     rate
-        What the front end takes; ``None`` for no limit.
+        The most that the front end takes; ``None`` for no limit.
     limit_bytes
         Stream text shown per cell, in UTF-8 bytes; 0 for no limit.
     spill_directory
-        Where the whole text of a cell is kept when it is longer than that.
+        Directory for the whole text of a cell that is longer than that.
     """
 
     def __init__(
@@ -80,6 +85,7 @@ class Pacer:
     ) -> None:
         self._send = send
         self._rate = rate
+        # Text is held until it is released as one message; the queue then waits for the rate.
         self._queue: deque[Message] = deque()
         self._held: list[str] = []
         self._held_message: Message | None = None
@@ -90,37 +96,37 @@ class Pacer:
         self._sender: asyncio.Task[None] | None = None
         self._clear_due = False
         self._spill_directory = spill_directory
-        self._bound = OutputBound(limit_bytes, spill_directory)
+        self._limit = OutputLimit(limit_bytes, spill_directory)
 
     def __call__(self, message: Message) -> None:
         """Take one message. Must be called on the event loop."""
         if self._clear_due and (message.msg_type == "stream" or message.msg_type in _CLEARING):
             self._clear()
         if message.msg_type == "stream":
-            for bounded in self._bound.take(message):
-                self._hold(bounded)
+            for shown in self._limit.take(message):
+                self._hold(shown)
         else:
             if message.msg_type == "clear_output":
                 self._clear_due = True
                 if not message.content.get("wait"):
                     self._clear()
-            self._release()
+            self._release()  # text that came before it must also be shown before it
             self._queue.append(message)
         if self._sender is None or self._sender.done():
             self._sender = asyncio.ensure_future(self._run())
 
     async def flush(self) -> None:
-        """Return when all that was taken so far is sent; more may follow."""
+        """Send all that was taken so far; more may follow."""
         self._release()
         await self._drain()
 
     async def finish(self) -> None:
-        """Return when all is sent, the tail of a long text included. The next cell starts anew.
+        """Send all, the tail of a long text included. The next cell starts anew.
 
-        When it is cancelled, what is not sent yet is counted and dropped: later it would be shown
-        under another cell.
+        When it is cancelled, text that is not sent yet is counted and dropped: later it would be
+        shown under another cell.
         """
-        for message in self._bound.finish():
+        for message in self._limit.finish():
             self._hold(message)
         self._release()
         self._clear_due = False
@@ -135,7 +141,7 @@ class Pacer:
 
     def _clear(self) -> None:
         self._clear_due = False
-        self._bound.forget()
+        self._limit.forget()
 
     def _cut_short(self) -> None:
         dropped_bytes = 0
@@ -143,7 +149,7 @@ class Pacer:
         for message in queue:
             if message.msg_type == "stream":
                 dropped_bytes += len(message.content["text"].encode("utf-8", "replace"))
-            else:
+            else:  # other messages are sent all the same: later ones may refer to them
                 self._hand_on(message)
         if dropped_bytes:
             note = f"\n[… interrupted: {dropped_bytes:,} bytes of output are not shown here …]\n"
@@ -176,9 +182,9 @@ class Pacer:
             self._queue.append(dataclasses.replace(message, content=piece))
 
     async def _run(self) -> None:
-        # What comes while the front end's window is full is gathered, and must get its turn too.
+        # Text that comes while the front end's window is full is held, and must be sent too.
         while self._queue or self._held_message is not None:
-            # The first output after a pause goes at once; only what follows closely is gathered.
+            # The first output after a pause goes at once; only what follows closely is coalesced.
             await asyncio.sleep(self._last_sent + COALESCE_SECONDS - time.monotonic())
             self._release()
             await self._drain()
@@ -187,12 +193,14 @@ class Pacer:
         while self._queue:
             message = self._queue[0]
             if self._rate is not None:
+                # Jupyter Server's data rate counts streams alone; 1,000 bytes stand for headers.
                 size = (
                     wire_bytes(message.content.get("text", "")) + 1000
                     if message.msg_type == "stream"
                     else 0
                 )
                 await self._wait_for_room(self._rate, size)
+            # While it waited, another `_drain` may have sent it, or an interrupt dropped it.
             if self._queue and self._queue[0] is message:
                 self._queue.popleft()
                 self._last_sent = time.monotonic()
@@ -201,7 +209,7 @@ class Pacer:
     def _hand_on(self, message: Message) -> None:
         try:
             self._send(message)
-        except UnicodeEncodeError:  # found out when it is written down, so nothing has gone yet
+        except UnicodeEncodeError:  # raised while it is serialised, so nothing has gone yet
             clean = sendable(message.content), sendable(message.metadata)
             self._send(dataclasses.replace(message, content=clean[0], metadata=clean[1]))
 
@@ -214,18 +222,236 @@ class Pacer:
                 self._sent_bytes + size > rate.window_bytes
                 or len(self._sent) >= rate.window_messages
             )
-            if not full or not self._sent:
+            if not full or not self._sent:  # a message larger than a window needs an empty one
                 break
+            # The millisecond keeps rounding from waking us just before the oldest entry expires.
             await asyncio.sleep(self._sent[0][0] + rate.window_seconds - now + 0.001)
         self._sent.append((now, size))
         self._sent_bytes += size
 
-    def limit_bytes(self, limit_bytes: int) -> None:
-        """Set how much stream text of the next cell is shown; 0 for no limit."""
-        self._bound.forget()  # of a cell that never came to its end
-        self._bound = OutputBound(limit_bytes, self._spill_directory)
+    def set_limit(self, limit_bytes: int) -> None:
+        """Set the limit of the next cell's stream text, in bytes; 0 for no limit."""
+        self._limit.forget()  # of a cell that never came to its end
+        self._limit = OutputLimit(limit_bytes, self._spill_directory)
 
     def idle(self) -> None:
-        """The kernel has turned idle, so the front end counts anew."""
+        """Start counting anew, as the front end does when the kernel turns idle."""
         self._sent.clear()
         self._sent_bytes = 0
+
+
+def front_end_throttle(send: Sink, *, limit_bytes: int) -> OutputThrottle:
+    """Make a throttle that suits the front end of this process.
+
+    Parameters
+    ----------
+    send, limit_bytes
+        As in `OutputThrottle`.
+    """
+    # Jupyter Server sets it for the kernels that it starts; other front ends drop nothing.
+    rate = JUPYTER_SERVER_RATE if "JPY_SESSION_NAME" in os.environ else None
+    directory = Path(jupyter_data_dir()) / "ivy" / "outputs"
+    return OutputThrottle(send, rate=rate, limit_bytes=limit_bytes, spill_directory=directory)
+
+
+# The length limit of a cell's text -----------------------------------------------------------
+
+SPILL_LIMIT_BYTES = 1_000_000_000
+"""A longer text is not kept: a cell that prints for ever must not fill the disk."""
+OLD_SPILL_SECONDS = 7 * 24 * 3600.0
+"""Kept texts older than this are removed when the next one is kept."""
+
+PIECE_BYTES = 16_000
+"""Texts of the tail are joined to pieces of this size: each message costs hundreds of bytes."""
+
+PIECE_PARTS = 200
+"""So many texts of a piece become one string: each string costs dozens of bytes."""
+
+TAIL_PIECES = 2_000
+"""Most pieces of the tail; a cell that writes to two streams by turns makes one for each write."""
+
+
+@dataclass(slots=True)
+class _Piece:
+    """Consecutive text of one stream, as it waits in the tail."""
+
+    message: Message
+    parts: list[str]
+    size_bytes: int
+
+    def takes(self, message: Message) -> bool:
+        return (
+            self.size_bytes < PIECE_BYTES
+            and self.message.content.get("name") == message.content.get("name")
+            and self.message.parent_header == message.parent_header
+        )
+
+    def add(self, text: str, size_bytes: int) -> None:
+        self.parts.append(text)
+        self.size_bytes += size_bytes
+        if len(self.parts) > PIECE_PARTS:
+            self.parts = ["".join(self.parts)]
+
+    def cut_front(self, cut_bytes: int) -> None:
+        """Drop at least so many bytes, and the rest of a character that is cut through."""
+        raw = "".join(self.parts).encode("utf-8", "replace")[cut_bytes:]
+        text = raw.decode("utf-8", "ignore")
+        self.parts, self.size_bytes = [text], _size(text)
+
+
+class OutputLimit:
+    """Shows head and tail of a cell's text when it is too long, and keeps all of it in a file.
+
+    Parameters
+    ----------
+    limit_bytes
+        Text shown per cell, in UTF-8 bytes, half of it head and half tail; 0 for no limit.
+    directory
+        Directory for the whole text of a cell that is longer than that.
+    """
+
+    def __init__(self, limit_bytes: int, directory: Path) -> None:
+        self._head_bytes = limit_bytes // 2
+        self._tail_bytes = limit_bytes - limit_bytes // 2
+        self._unlimited = limit_bytes == 0
+        self._directory = directory
+        self._reset()
+
+    def _reset(self) -> None:
+        self._head: list[str] = []
+        self._shown_bytes = 0
+        self._tail: deque[_Piece] = deque()
+        self._tail_held_bytes = 0
+        self._cut_bytes = 0
+        self._written_bytes = 0
+        self._file: IO[str] | None = None
+        self._path: Path | None = None
+
+    def take(self, message: Message) -> list[Message]:
+        """Return the part of this message that is shown now: all, some, or nothing of it."""
+        text = str(message.content.get("text", ""))
+        if self._unlimited or not text:
+            return [message]
+        size = _size(text)
+        if self._file is None and self._shown_bytes + size <= self._head_bytes:
+            self._head.append(text)
+            self._shown_bytes += size
+            return [message]
+        shown: list[Message] = []
+        first = ""
+        if self._file is None:  # the text that does not fit any more: its beginning still may
+            self._spill()
+            room = max(0, self._head_bytes - self._shown_bytes)
+            first = text.encode("utf-8", "replace")[:room].decode("utf-8", "ignore")
+            if first:
+                shown.append(_with_text(message, first))
+                self._shown_bytes += _size(first)
+        self._write(text)
+        self._keep(message, text[len(first) :], size - _size(first))
+        return shown
+
+    def _keep(self, message: Message, text: str, size: int) -> None:
+        if self._tail and self._tail[-1].takes(message):
+            self._tail[-1].add(text, size)
+        else:
+            self._tail.append(_Piece(message, [text], size))
+        self._tail_held_bytes += size
+        # Twice the limit, so that not every message is cut, which costs time.
+        if self._tail_held_bytes > 2 * self._tail_bytes or len(self._tail) > TAIL_PIECES:
+            self._trim()
+
+    def _trim(self) -> None:
+        while self._tail_held_bytes > self._tail_bytes or len(self._tail) > TAIL_PIECES:
+            surplus = self._tail_held_bytes - self._tail_bytes
+            piece = self._tail[0]
+            before = piece.size_bytes
+            if 0 < surplus < before:
+                piece.cut_front(surplus)
+            else:  # all of it is surplus, or there are too many pieces
+                self._tail.popleft()
+                piece.size_bytes = 0
+            self._cut_bytes += before - piece.size_bytes
+            self._tail_held_bytes -= before - piece.size_bytes
+
+    def _spill(self) -> None:
+        with suppress(OSError):
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _remove_old(self._directory)
+            name = f"output-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(4).hex()}.txt"
+            self._path = self._directory / name
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            self._file = os.fdopen(descriptor, "w", encoding="utf-8", errors="replace")
+        # Without a file, head and tail are shown all the same; an open one marks that state.
+        if self._file is None:
+            self._path = None
+            descriptor = os.open(os.devnull, os.O_WRONLY)
+            self._file = os.fdopen(descriptor, "w", encoding="utf-8", errors="replace")
+        for text in self._head:
+            self._write(text)
+        self._head = []
+
+    def _write(self, text: str) -> None:
+        if self._file is None:
+            return
+        self._written_bytes += _size(text)
+        if self._written_bytes > SPILL_LIMIT_BYTES:
+            self._discard()
+        if self._path is None:
+            return
+        try:
+            self._file.write(text)
+        except OSError:
+            self._discard()
+
+    def _discard(self) -> None:
+        """Remove the file: an incomplete text must not be called whole, and it takes room."""
+        path, self._path = self._path, None
+        if path is not None:
+            with suppress(OSError):
+                path.unlink()
+
+    def _close(self) -> None:
+        if self._file is not None:
+            try:
+                self._file.close()
+            except OSError:  # the last of the text could not be written
+                self._discard()
+
+    def forget(self) -> None:
+        """Begin the text anew, because the front end has cleared all that was shown."""
+        self._close()
+        self._discard()
+        self._reset()
+
+    def finish(self) -> list[Message]:
+        """Return the end of the cell's text: the count of what is not shown, and the tail."""
+        self._close()
+        self._trim()
+        if not self._cut_bytes:
+            self._discard()
+        path, cut = self._path, self._cut_bytes
+        tail = [_with_text(piece.message, "".join(piece.parts)) for piece in self._tail]
+        self._reset()
+        if not cut:
+            return tail
+        where = f"the whole text is in {path}" if path else "the whole text could not be kept"
+        note = (
+            f"\n[… {cut:,} bytes of output are not shown here; {where}. "
+            f"The setting output_limit_bytes changes how much is shown. …]\n"
+        )
+        return [Message("stream", {"name": "stderr", "text": note}), *tail]
+
+
+def _size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+
+
+def _with_text(message: Message, text: str) -> Message:
+    return dataclasses.replace(message, content={**message.content, "text": text})
+
+
+def _remove_old(directory: Path) -> None:
+    for path in directory.glob("output-*.txt"):
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime > OLD_SPILL_SECONDS:
+                path.unlink()

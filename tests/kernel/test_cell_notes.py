@@ -18,14 +18,26 @@ from ivy_kernel.routes.events import Unreachable
 SHOWN_SECONDS = 20.0
 
 
-def run_nothing(_code: str, _cell: Cell) -> Outcome:
-    """There is no ``%%local`` here."""
-    raise AssertionError
+class Host:
+    """A kernel process that keeps the messages."""
 
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.shown = asyncio.Event()
 
-async def nobody(_text: str, _secret: bool) -> str:
-    """Nobody is asked here."""
-    raise AssertionError
+    def publish(self, message: Message) -> None:
+        """Keep a message."""
+        self.messages.append(message)
+        if message.msg_type == "display_data":
+            self.shown.set()
+
+    async def ask_user(self, prompt: str, *, is_secret: bool) -> str:
+        """Nobody is asked here."""
+        raise AssertionError
+
+    def run_local(self, code: str, cell: Cell) -> Outcome:
+        """There is no ``%%local`` here."""
+        raise AssertionError
 
 
 @pytest.mark.parametrize("silent", [False, True])
@@ -43,30 +55,22 @@ async def test_a_note_survives_the_end_of_a_starts_progress(
     for name, value in kernel_variables(server, new_chat()).items():
         monkeypatch.setenv(name, value)
     changed(provision_seconds={"compute": 2.5, "mount": 0.0})
-    messages: list[Message] = []
-    shown = asyncio.Event()
-
-    def publish(message: Message) -> None:
-        messages.append(message)
-        if message.msg_type == "display_data":
-            shown.set()
-
-    runner = CellRunner(
-        flags=None, connection_file="kernel-notes.json", publish=publish, run_here=run_nothing
-    )
+    host = Host()
+    messages = host.messages
+    runner = CellRunner(host, flags=None, connection_file="kernel-notes.json")
     running = asyncio.ensure_future(
-        runner.execute(Cell("%ivy create", silent=silent, header={"msg_id": "1"}), nobody)
+        runner.execute(Cell("%ivy create", silent=silent, header={"msg_id": "1"}))
     )
     try:
         if not silent:
-            await asyncio.wait_for(shown.wait(), SHOWN_SECONDS)
+            await asyncio.wait_for(host.shown.wait(), SHOWN_SECONDS)
         await asyncio.sleep(0)
         # As the agent route tells it, when calls for a widget fail just then.
         runner._on_event(Unreachable(NoAnswerError("No whole answer came.")))
         assert (await asyncio.wait_for(running, SHOWN_SECONDS)).fate == "succeeded"
     finally:
         running.cancel()
-        await runner.end(restart=True)
+        await runner.shutdown(restart=True)
     kinds = [message.msg_type for message in messages]
     if silent:
         assert kinds == []

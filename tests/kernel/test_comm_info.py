@@ -13,7 +13,7 @@ from faulty_gateway import Fault, Gateway, faulty_gateway
 from kernel_driver import KernelDriver, StartKernel, kernel_variables
 from sandbox_server import RunningSandbox, until
 
-from ivy_kernel.kernel.remote_comms import RemoteComms
+from ivy_kernel.kernel.comms import RemoteComms
 from ivy_kernel.models import Message
 from ivy_kernel.routes.events import (
     AgentLost,
@@ -135,7 +135,7 @@ def test_comms_end_with_the_kernel_that_has_them(
     known = RemoteComms()
     for event in (AgentOpened(is_found=False), ready(1)):
         known.on_event(event)
-    known.told(opened("old"))
+    known.on_message(opened("old"))
     for event in events:
         known.on_event(event)
     assert set(known.info(None)) == left
@@ -146,12 +146,12 @@ def test_what_the_kernel_lists_is_believed_where_not_all_was_seen() -> None:
     """Before that, comms may have opened and closed unseen; after it each one passes here."""
     known = RemoteComms()
     known.on_event(AgentOpened(is_found=True))
-    known.told(opened("gone since"))
-    known.listed({"earlier": {"target_name": "t"}})
-    known.told(opened("later"))
-    known.listed({"earlier": {"target_name": "t"}})  # on its way while the other one opened
+    known.on_message(opened("gone since"))
+    known.on_list({"earlier": {"target_name": "t"}})
+    known.on_message(opened("later"))
+    known.on_list({"earlier": {"target_name": "t"}})  # on its way while the other one opened
     assert known.info("t") == {name: {"target_name": "t"} for name in ("earlier", "later")}
     close = {"header": {"msg_type": "comm_close"}, "content": {"comm_id": "earlier"}}
-    known.sent(close)
+    known.on_request(close)
     assert set(known.info("")) == {"later"}
     assert known.info("other") == {}

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -38,7 +39,7 @@ def call(
     stop: Callable[[], Any] = never,
 ) -> BlockingCall[Any, Any]:
     """A call with only what matters given."""
-    return BlockingCall(work, show=show, interrupt=stop, thread=thread)
+    return BlockingCall(SimpleNamespace(run=work, stop=stop), show=show, thread=thread)
 
 
 def test_items_are_shown_in_order_in_the_calling_thread(thread: LoopThread) -> None:

@@ -10,7 +10,7 @@ import pytest
 from magic_driver import magic_variables
 from sandbox_server import RunningSandbox, until
 
-from ivy_kernel.magics.sessions import MagicSessions
+from ivy_kernel.magics.ivy_magics import MagicSessions
 from ivy_kernel.models import Cell, Message
 
 BEGAN_SECONDS = 20.0

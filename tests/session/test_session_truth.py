@@ -26,6 +26,7 @@ from ivy_kernel.kernel import cells
 from ivy_kernel.models import Cell, Message, Outcome
 from ivy_kernel.routes.one_call import NamedTool
 from ivy_kernel.session.open import open_session
+from ivy_kernel.session.output import OutputThrottle
 from ivy_kernel.session.session import Session
 from ivy_kernel.settings.live import LiveSettings
 
@@ -301,27 +302,28 @@ async def test_an_interrupt_after_a_cells_end_does_not_change_that_end(
     monkeypatch.setattr(comm, "create_comm", comm.create_comm)  # the runner puts its own there
     monkeypatch.setattr(comm, "get_comm_manager", comm.get_comm_manager)
     monkeypatch.setattr(cells, "COMM_APART_SECONDS", 1.0)
-    finish = cells.Pacer.finish
+    finish = OutputThrottle.finish
 
-    async def finish_slowly(pacer: cells.Pacer) -> None:
+    async def finish_slowly(throttle: OutputThrottle) -> None:
         await asyncio.sleep(1.0 if interrupts > 1 else 0.0)
-        await finish(pacer)
+        await finish(throttle)
 
-    monkeypatch.setattr(cells.Pacer, "finish", finish_slowly)
+    monkeypatch.setattr(OutputThrottle, "finish", finish_slowly)
 
-    def run_here(_code: str, _cell: Cell) -> Outcome:
-        comm.create_comm(target_name="test")
-        return Outcome("succeeded", {"status": "ok"})
+    class Host:
+        def publish(self, message: Message) -> None:
+            pass
 
-    runner = cells.CellRunner(
-        flags=None, connection_file="kernel-1.json", publish=lambda _: None, run_here=run_here
-    )
+        async def ask_user(self, prompt: str, *, is_secret: bool) -> str:
+            return ""
 
-    async def ask_user(_text: str, _secret: bool) -> str:
-        return ""
+        def run_local(self, code: str, cell: Cell) -> Outcome:
+            comm.create_comm(target_name="test")
+            return Outcome("succeeded", {"status": "ok"})
 
+    runner = cells.CellRunner(Host(), flags=None, connection_file="kernel-1.json")
     cell = Cell("%%local\nmake_a_widget()", header={})
-    running = asyncio.ensure_future(runner.execute(cell, ask_user))
+    running = asyncio.ensure_future(runner.execute(cell))
     for _ in range(interrupts):
         await asyncio.sleep(0.1)
         assert runner.interruptible

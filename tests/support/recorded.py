@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ivy_kernel.models import Message
-from ivy_kernel.session.output import Pacer, Rate, wire_bytes
+from ivy_kernel.session.output import OutputThrottle, Rate, wire_bytes
 
 
 @dataclass
@@ -64,11 +64,11 @@ def other(msg_type: str = "display_data", **content: Any) -> Message:
     return Message(msg_type, content)
 
 
-def pacer(
+def throttle(
     front_end: FrontEnd, directory: Path, *, rate: Rate | None = None, limit_bytes: int = 0
-) -> Pacer:
-    """A pacer in front of it."""
-    return Pacer(front_end, rate=rate, limit_bytes=limit_bytes, spill_directory=directory)
+) -> OutputThrottle:
+    """A throttle in front of it."""
+    return OutputThrottle(front_end, rate=rate, limit_bytes=limit_bytes, spill_directory=directory)
 
 
 def flattened(messages: Sequence[Message]) -> list[tuple[object, ...]]:

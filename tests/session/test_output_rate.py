@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recorded import FrontEnd, other, pacer, stream
+from recorded import FrontEnd, other, stream, throttle
 
 from ivy_kernel.session.output import JUPYTER_SERVER_RATE, Rate, wire_bytes
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
-    """A clock of ours for the pacer."""
+    """A clock of ours for the throttle."""
     fake = FakeClock()
     monkeypatch.setattr("ivy_kernel.session.output.time.monotonic", fake.now)
     monkeypatch.setattr("ivy_kernel.session.output.asyncio.sleep", fake.sleep)
@@ -26,13 +26,13 @@ async def test_bytes_in_any_window_stay_below_the_limit(tmp_path: Path, clock: F
     """A burst of ten windows' worth arrives whole, spread over time."""
     front_end = FrontEnd()
     rate = Rate(window_seconds=0.1, window_bytes=300_000, window_messages=10_000)
-    pace = pacer(front_end, tmp_path, rate=rate)
+    throttled = throttle(front_end, tmp_path, rate=rate)
     text = "0123456789" * 100_000
     start = clock.seconds
     for at in range(0, len(text), 20_000):
-        pace(stream(text[at : at + 20_000]))
+        throttled(stream(text[at : at + 20_000]))
         await asyncio.sleep(0)
-    await pace.finish()
+    await throttled.finish()
     assert front_end.text() == text
     most_bytes, _ = front_end.worst_window(rate)
     assert 100_000 < most_bytes <= rate.window_bytes
@@ -44,10 +44,10 @@ async def test_messages_in_any_window_stay_below_the_limit(tmp_path: Path) -> No
     """Small displays count too, and all arrive in order."""
     front_end = FrontEnd()
     rate = Rate(window_seconds=0.1, window_bytes=10_000_000, window_messages=20)
-    pace = pacer(front_end, tmp_path, rate=rate)
+    throttled = throttle(front_end, tmp_path, rate=rate)
     for number in range(70):
-        pace(other("update_display_data", number=number))
-    await pace.finish()
+        throttled(other("update_display_data", number=number))
+    await throttled.finish()
     assert [m.content["number"] for m in front_end.messages] == list(range(70))
     _, most_messages = front_end.worst_window(rate)
     assert 5 < most_messages <= 20
@@ -57,11 +57,11 @@ async def test_a_piece_larger_than_a_whole_window_gets_through(tmp_path: Path) -
     """It waits for an empty window, and not for ever."""
     front_end = FrontEnd()
     rate = Rate(window_seconds=0.05, window_bytes=1_000, window_messages=10)
-    pace = pacer(front_end, tmp_path, rate=rate)
-    pace(stream("small"))
-    pace(stream("x" * 10_000, "stderr"))
-    pace(stream("small"))
-    await asyncio.wait_for(pace.finish(), 5)
+    throttled = throttle(front_end, tmp_path, rate=rate)
+    throttled(stream("small"))
+    throttled(stream("x" * 10_000, "stderr"))
+    throttled(stream("small"))
+    await asyncio.wait_for(throttled.finish(), 5)
     assert front_end.text() == "smallsmall"
     assert front_end.text("stderr") == "x" * 10_000
 
@@ -70,22 +70,22 @@ async def test_idle_starts_the_count_anew(tmp_path: Path) -> None:
     """As the front end does, so the next cell is not held up by the last one."""
     front_end = FrontEnd()
     rate = Rate(window_seconds=60, window_bytes=5_000, window_messages=10)
-    pace = pacer(front_end, tmp_path, rate=rate)
+    throttled = throttle(front_end, tmp_path, rate=rate)
     for _ in range(5):
-        pace(stream("x" * 3_000))
-        await asyncio.wait_for(pace.finish(), 2)
-        pace.idle()
+        throttled(stream("x" * 3_000))
+        await asyncio.wait_for(throttled.finish(), 2)
+        throttled.idle()
     assert front_end.text() == "x" * 15_000
 
 
 async def test_without_a_rate_nothing_waits(tmp_path: Path) -> None:
     """Nbclient and its like take everything."""
     front_end = FrontEnd()
-    pace = pacer(front_end, tmp_path)
+    throttled = throttle(front_end, tmp_path)
     start = time.monotonic()
     for _ in range(100):
-        pace(stream("x" * 200_000))
-    await pace.finish()
+        throttled(stream("x" * 200_000))
+    await throttled.finish()
     assert time.monotonic() - start < 2
     assert len(front_end.text()) == 20_000_000
 
@@ -134,12 +134,12 @@ async def test_jupyter_servers_own_limiter_lets_everything_through(
 
     async def dropped(rate: Rate | None) -> int:
         limiter = Limiter()
-        pace = pacer(FrontEnd(), tmp_path, rate=rate)
-        pace._send = limiter.log_dropped
+        throttled = throttle(FrontEnd(), tmp_path, rate=rate)
+        throttled._send = limiter.log_dropped
         for _ in range(100):
-            pace(stream(lines))
+            throttled(stream(lines))
             await clock.sleep(0.001)
-        await pace.finish()
+        await throttled.finish()
         return limiter.dropped
 
     assert await dropped(None) > 0
