@@ -16,6 +16,8 @@ import pytest
 from hypothesis import settings
 from quiet_ports import use_quiet_ports
 
+pytest_plugins = ["fixtures"]
+
 use_quiet_ports()
 
 # A shell that runs the suite in the background has it, and all that it starts, ignore Ctrl-C.

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import os
 import shutil
 import signal
 import socket
@@ -29,6 +28,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from home import Home
 from sandbox_server import REPOSITORY, until
 
 Json = dict[str, Any]
@@ -42,63 +42,36 @@ MARKED_KEY = "ivy_marked0key0that0must0appear0nowhere"
 _OTHERS = ("jupyter_lsp", "jupyter_server_terminals", "jupyterlab", "notebook", "notebook_shim")
 
 
-class ServerHome:
-    """Jupyter directories of one server and its kernels, with the extension enabled as shipped.
+class ServerHome(Home):
+    """Directories of one server and its kernels, with the extension enabled as shipped.
 
     Parameters
     ----------
     path
-        An empty directory.
+        As for `Home`.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.config = path / "config"
-        self.data = path / "data"
-        self.runtime = path / "runtime"
-        self.work = path / "work"
-        for directory in (self.config, self.data, self.runtime, self.work, path / "ipython"):
-            directory.mkdir(mode=0o700, parents=True)
+        super().__init__(path)
         shutil.copytree(REPOSITORY / "jupyter-config", self.config, dirs_exist_ok=True)
         # Others' extensions take seconds to start and are not what is tested.
         others = {"ServerApp": {"jpserver_extensions": dict.fromkeys(_OTHERS, False)}}
         (self.config / "jupyter_server_config.json").write_text(json.dumps(others))
 
-    @property
-    def sandbox_file(self) -> Path:
-        """The runtime file of the embedded local sandbox; there only while one runs."""
-        return self.runtime / "ivy-local-sandbox.json"
-
     def configure(self, settings: Json | str | None) -> None:
-        """Write the settings file, as JSON or as it is; ``None`` removes it."""
-        path = self.config / "jupyter_ivy_config.json"
+        """Writes the settings file, as JSON or as it is; ``None`` removes it."""
         if settings is None:
-            path.unlink(missing_ok=True)
+            self.settings_file.unlink(missing_ok=True)
             return
         text = settings if isinstance(settings, str) else json.dumps({"Ivy": settings})
-        partial = path.with_suffix(".new")
+        # In one step: the running server may read the file at any moment.
+        partial = self.settings_file.with_suffix(".new")
         partial.write_text(text)
-        partial.replace(path)
+        partial.replace(self.settings_file)
 
     def environment(self, variables: Mapping[str, str] | None = None) -> dict[str, str]:
-        """The environment of this process with our directories, and no other Ivy variables."""
-        foreign = ("IVY_", "RECOUP_", "JPY_", "JUPYTER_")
-        return {
-            **{k: v for k, v in os.environ.items() if not k.startswith(foreign)},
-            "PYTHONPATH": str(REPOSITORY),
-            "JUPYTER_CONFIG_DIR": str(self.config),
-            "JUPYTER_DATA_DIR": str(self.data),
-            "JUPYTER_RUNTIME_DIR": str(self.runtime),
-            "IPYTHONDIR": str(self.path / "ipython"),
-            **(variables or {}),
-        }
-
-    def stop_sandbox(self) -> None:
-        """End the embedded local sandbox, if one runs."""
-        with contextlib.suppress(OSError, ValueError, KeyError):
-            pid = json.loads(self.sandbox_file.read_text())["pid"]
-            os.kill(pid, signal.SIGTERM)
-            until(lambda: not self.sandbox_file.exists(), "the local sandbox ended")
+        """Returns the environment of `Home`, in which this tree's package is found first."""
+        return super().environment({"PYTHONPATH": str(REPOSITORY), **(variables or {})})
 
 
 class Events:

@@ -1,8 +1,8 @@
-"""Drives a real "Ivy Sandbox" kernel as a front end does, and judges each message it gets.
+"""Drives a real kernel as a front end does, and checks each message that it sends.
 
 ::
 
-    with running_kernel(home, server.environment("chat-1")) as kernel:
+    with running_kernel(home, kernel_variables(server, "chat-1")) as kernel:
         cell = kernel.run("1 + 1")
         assert cell.result == "2"
 """
@@ -15,10 +15,10 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from queue import Empty
-from typing import Any
+from typing import Any, TypeVar
 
+from home import Home
 from jupyter_client.manager import KernelManager
 from jupyter_kernel_test.msgspec_v5 import validate_message
 
@@ -35,41 +35,6 @@ _OUTPUTS = frozenset(
 )
 
 _UNKNOWN_TO_THE_VALIDATOR = ("comm_", "debug_")
-
-
-class Home:
-    """Jupyter and IPython directories for the processes of one test.
-
-    Parameters
-    ----------
-    path
-        An empty directory.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.config = path / "config"
-        self.data = path / "data"
-        self.runtime = path / "runtime"
-        self.work = path / "work"
-        for directory in (self.config, self.data, self.runtime, path / "ipython", self.work):
-            directory.mkdir(mode=0o700, parents=True)
-
-    def environment(self, variables: Mapping[str, str] | None = None) -> dict[str, str]:
-        """The environment of this process with our directories, and no other Ivy variables."""
-        ours = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("IVY_", "RECOUP_", "JPY_"))
-        }
-        return {
-            **ours,
-            "JUPYTER_CONFIG_DIR": str(self.config),
-            "JUPYTER_DATA_DIR": str(self.data),
-            "JUPYTER_RUNTIME_DIR": str(self.runtime),
-            "IPYTHONDIR": str(self.path / "ipython"),
-            **(variables or {}),
-        }
 
 
 @dataclass
@@ -147,6 +112,8 @@ class KernelDriver:
         Further variables of its environment.
     arguments
         Further arguments of its command line.
+    kernel_name
+        The kernelspec.
     """
 
     def __init__(
@@ -154,13 +121,14 @@ class KernelDriver:
         home: Home,
         variables: Mapping[str, str] | None = None,
         arguments: list[str] | None = None,
+        kernel_name: str = "ivy-sandbox",
     ) -> None:
         self.home = home
         self.variables = dict(variables or {})
         self._environment = home.environment(variables)
         self._arguments = list(arguments or [])
         self.manager = KernelManager(
-            kernel_name="ivy-sandbox",
+            kernel_name=kernel_name,
             connection_file=str(home.runtime / f"kernel-{os.urandom(4).hex()}.json"),
         )
         self.log = home.path / "kernel.log"
@@ -361,12 +329,12 @@ def check_order(run: CellRun, *, beside: bool = False) -> None:
         assert run.error is None, "an error output with an ok reply"
 
 
+Driver = TypeVar("Driver", bound=KernelDriver)
+
+
 @contextlib.contextmanager
-def running_kernel(
-    home: Home, variables: Mapping[str, str] | None = None, arguments: list[str] | None = None
-) -> Iterator[KernelDriver]:
-    """A kernel for the time of the ``with`` block."""
-    kernel = KernelDriver(home, variables, arguments)
+def running(kernel: Driver) -> Iterator[Driver]:
+    """Starts a kernel for the time of the ``with`` block."""
     try:
         kernel.start()
         yield kernel
@@ -375,8 +343,15 @@ def running_kernel(
         kernel.kill()
 
 
-def kernel_variables(server: Any, chat_id: str, **more: str) -> dict[str, str]:
-    """The environment that sends a kernel's cells to a chat of a test server.
+def running_kernel(
+    home: Home, variables: Mapping[str, str] | None = None, arguments: list[str] | None = None
+) -> contextlib.AbstractContextManager[KernelDriver]:
+    """Starts an "Ivy Sandbox" kernel for the time of the ``with`` block."""
+    return running(KernelDriver(home, variables, arguments))
+
+
+def sandbox_variables(server: Any, chat_id: str, **more: str) -> dict[str, str]:
+    """Returns the environment variables that name a chat of a test server.
 
     Parameters
     ----------
@@ -385,18 +360,28 @@ def kernel_variables(server: Any, chat_id: str, **more: str) -> dict[str, str]:
     chat_id
         The chat.
     more
-        Further variables, by name; ``IVY_ROUTE`` is ``notebook`` unless given here.
+        Further variables, by name.
     """
     return {
         "IVY_API_URL": server.url,
         "IVY_API_KEY": server.token,
         "IVY_CHAT_ID": chat_id,
         "IVY_CAMPAIGN_ID": f"campaign-of-{chat_id}",
-        "IVY_SESSION_ID": f"session-of-{chat_id}",
-        "IVY_ROUTE": "notebook",
         **more,
     }
 
 
+def kernel_variables(server: Any, chat_id: str, **more: str) -> dict[str, str]:
+    """Returns `sandbox_variables` with a session; on the notebook route unless ``more`` says so."""
+    session = {"IVY_SESSION_ID": f"session-of-{chat_id}", "IVY_ROUTE": "notebook"}
+    return sandbox_variables(server, chat_id, **{**session, **more})
+
+
+def agent_variables(server: Any, chat_id: str, **more: str) -> dict[str, str]:
+    """Creates a chat's sandbox, and returns `kernel_variables` on the agent route."""
+    server.ready(chat_id)
+    return kernel_variables(server, chat_id, **{"IVY_ROUTE": "agent", **more})
+
+
 StartKernel = Callable[..., KernelDriver]
-"""The fixture ``start_kernel``."""
+"""Type of the fixture ``start_kernel``."""

@@ -213,7 +213,8 @@ def running_sandbox(
     scratch = Path(tempfile.mkdtemp(prefix="ivy-"))
     runtime_file = scratch / "runtime.json"
     variables = {
-        **os.environ,
+        # As in use: pytest's own variable changes what ipykernel does with child processes' output.
+        **{name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"},
         "PYTHONPATH": str(REPOSITORY),
         "IVY_LOCAL_SANDBOX_TOKEN": token,
         "IVY_LOCAL_SANDBOX_CONFIG": json.dumps(merged),

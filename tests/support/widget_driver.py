@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from magic_driver import Home, MagicKernel
+from home import Home
+from magic_driver import MagicKernel
 
 Json = dict[str, Any]
 
@@ -23,7 +23,9 @@ class WidgetKernel(MagicKernel):
         As for `MagicKernel`.
     """
 
-    def __init__(self, home: Home, variables: Mapping[str, str], kernel_name: str) -> None:
+    def __init__(
+        self, home: Home, variables: Mapping[str, str], kernel_name: str = "python3"
+    ) -> None:
         super().__init__(home, variables, kernel_name)
         self.models: dict[str, Json] = {}
         self.closed: set[str] = set()
@@ -76,20 +78,6 @@ class WidgetKernel(MagicKernel):
         message["header"]["subshell_id"] = subshell_id
         self.client.shell_channel.send(message)
         return str(message["header"]["msg_id"])
-
-
-@contextlib.contextmanager
-def running_widget_kernel(
-    home: Home, variables: Mapping[str, str], kernel_name: str
-) -> Iterator[WidgetKernel]:
-    """A kernel for the time of the ``with`` block."""
-    kernel = WidgetKernel(home, variables, kernel_name)
-    try:
-        kernel.start()
-        yield kernel
-        kernel.stop()
-    finally:
-        kernel.kill()
 
 
 def state_is(*states: str) -> Callable[[Json], bool]:
