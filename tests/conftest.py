@@ -16,7 +16,7 @@ import pytest
 from hypothesis import settings
 from quiet_ports import use_quiet_ports
 
-pytest_plugins = ["fixtures"]
+pytest_plugins = ["shared_fixtures"]
 
 use_quiet_ports()
 
