@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from home import Home
-from sandbox_server import REPOSITORY, until
+from sandbox_server import REPOSITORY
+from waiting import until
 
 PREFIX = "/user/ada lovelace/".replace(" ", "%20")
 TOKEN = "the-token-of-this-jupyter-server"

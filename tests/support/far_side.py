@@ -17,6 +17,7 @@ from typing import Any
 from fault_proxy import FaultProxy
 from sandbox_server import RunningSandbox
 from tool_calls import HttpTools
+from waiting import eventually
 
 from ivy_kernel.errors import CredentialsError, NotReadyError
 from ivy_kernel.models import Cell, Message, Outcome
@@ -258,22 +259,10 @@ def port_of(server: RunningSandbox) -> int:
     return int(server.url.split(":")[2].split("/")[0])
 
 
-async def until(condition: Callable[[], Any], what: str, timeout_seconds: float = 30.0) -> Any:
-    """Wait until a condition holds, and return its value."""
-    deadline = time.monotonic() + timeout_seconds
-    while True:
-        value = condition()
-        if value:
-            return value
-        if time.monotonic() > deadline:
-            raise AssertionError(f"{what} did not happen within {timeout_seconds:g} s")
-        await asyncio.sleep(0.01)
-
-
 async def kill(pid: int) -> None:
     """Kill a process, and wait until it is gone."""
     os.kill(pid, signal.SIGKILL)
-    await until(lambda: not is_alive(pid), f"the end of process {pid}")
+    await eventually(lambda: not is_alive(pid), f"the end of process {pid}")
 
 
 def waits_for(path: Path) -> str:

@@ -9,7 +9,7 @@ import signal
 from collections.abc import Mapping
 from pathlib import Path
 
-from sandbox_server import until
+from waiting import until
 
 _NOT_INHERITED = ("IVY_", "RECOUP_", "JPY_", "JUPYTER_")
 

@@ -29,7 +29,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from home import Home
-from sandbox_server import REPOSITORY, until
+from sandbox_server import REPOSITORY
+from waiting import until
 
 Json = dict[str, Any]
 

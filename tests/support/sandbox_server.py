@@ -20,33 +20,20 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from waiting import until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 START_SECONDS = 30.0
 STOP_SECONDS = 20.0
 
 Json = dict[str, Any]
-
-
-def until(
-    condition: Callable[[], Any], what: str = "the condition", timeout_seconds: float = 30.0
-) -> Any:
-    """Wait until ``condition()`` is true and return its value; fail when it takes too long."""
-    deadline = time.monotonic() + timeout_seconds
-    while True:
-        value = condition()
-        if value:
-            return value
-        if time.monotonic() > deadline:
-            raise AssertionError(f"{what} did not happen within {timeout_seconds:g} s")
-        time.sleep(0.02)
 
 
 @dataclass

@@ -211,15 +211,6 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-async def until(condition: Callable[[], Any], what: str, timeout_seconds: float = 5.0) -> None:
-    """Wait until the condition is true; fail when it takes too long."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + timeout_seconds
-    while not condition():
-        assert loop.time() < deadline, f"{what} did not happen within {timeout_seconds:g} s"
-        await asyncio.sleep(0.005)
-
-
 class ConnectProxy:
     """A real HTTP proxy for ``CONNECT``, which leads every name to one server.
 
