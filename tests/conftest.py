@@ -1,4 +1,4 @@
-"""What all tests share: nothing of the developer's own Jupyter or Ivy configuration is seen."""
+"""Set-up of all tests: the developer's own Jupyter and Ivy configuration is not seen."""
 
 from __future__ import annotations
 

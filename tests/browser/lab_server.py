@@ -62,7 +62,7 @@ class RunningLab:
         return f"http://127.0.0.1:{self._port}{PREFIX}"
 
     def start(self) -> None:
-        """Start it and wait until it answers; again on the port that it had before."""
+        """Starts it and waits until it answers; again on the port that it had before."""
         argv = [
             *(sys.executable, "-m", self._app, "--no-browser", "--allow-root"),
             *("--ServerApp.ip=127.0.0.1", "--ServerApp.port_retries=0"),
@@ -95,7 +95,7 @@ class RunningLab:
         self._port = until(started, "Jupyter is up", START_SECONDS)
 
     def stop(self) -> None:
-        """End it, and its kernels with it."""
+        """Ends it, and its kernels with it."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -107,7 +107,7 @@ class RunningLab:
             process.wait()
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
-        """Send a request to the server's REST; the decoded answer."""
+        """Sends a request to the server's REST API; returns the decoded answer."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, method=method)
         request.add_header("Authorization", f"token {TOKEN}")
@@ -117,12 +117,12 @@ class RunningLab:
         return json.loads(content) if content else None
 
     def shut_down_kernels(self) -> None:
-        """End all kernels, and the sessions with them."""
+        """Ends all kernels, and the sessions with them."""
         for session in self.call("GET", "api/sessions"):
             self.call("DELETE", f"api/sessions/{session['id']}")
 
     def write_notebook(self, name: str, *sources: str, kernel: str = "ivy-sandbox") -> str:
-        """Put a notebook with these cells into the root directory; its name."""
+        """Puts a notebook with these cells into the root directory; returns its name."""
         cells = [
             {
                 "cell_type": "code",

@@ -1,4 +1,4 @@
-"""What the tests of the agent route share: ways to run its calls, and a route with a memory."""
+"""Tool runners for the agent route's tests, and a route that records its messages and events."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class BareRunner:
         self._directory = directory
 
     async def __call__(self, tool: str, code: str, timeout_seconds: float) -> object:
-        """Run a program and return what it printed."""
+        """Runs a program and returns what it printed."""
         self.calls += 1
         process = await asyncio.create_subprocess_exec(
             *self._argv,
@@ -55,7 +55,7 @@ class BareRunner:
         return {"stdout": out.decode(), "stderr": err.decode(), "exit_code": process.returncode}
 
     async def aclose(self) -> None:
-        """Nothing is held open."""
+        """Does nothing: nothing is held open."""
 
 
 class Gate:
@@ -82,7 +82,7 @@ class Gate:
         return int(self._tools.calls)
 
     async def __call__(self, tool: str, code: str, timeout_seconds: float) -> object:
-        """Make a call, or fail."""
+        """Makes a call, or fails."""
         if self.refusal is None:
             return await self._tools(tool, code, timeout_seconds)
         error = self.refusal()
@@ -95,23 +95,23 @@ class Gate:
         raise error
 
     async def aclose(self) -> None:
-        """Let the last calls through, and close."""
+        """Lets the last calls through, and closes."""
         await self._tools.aclose()
 
 
 def not_ready() -> Exception:
-    """What a starting sandbox answers."""
+    """The error of a sandbox that is starting."""
     return NotReadyError("still starting", status_code=503)
 
 
 def wrong_key() -> Exception:
-    """What a key that is not accepted is answered."""
+    """The error of a key that is not accepted."""
     return CredentialsError("the key is not accepted", status_code=401)
 
 
 @dataclass
 class Far:
-    """A route, and everything that it has said.
+    """A route, and the messages and events that came from it.
 
     Parameters
     ----------
@@ -131,11 +131,11 @@ class Far:
     events: list[Event] = field(default_factory=list)
 
     async def run(self, code: str, **options: Any) -> Ran:
-        """Run a cell and keep what it showed."""
+        """Runs a cell and keeps what it showed."""
         return await Running.start(self, code, **options).end()
 
     def begin(self, code: str, **options: Any) -> Running:
-        """Begin to run a cell."""
+        """Begins to run a cell."""
         return Running.start(self, code, **options)
 
     def seen(self, kind: type[Event]) -> list[Any]:
@@ -145,7 +145,7 @@ class Far:
 
 @dataclass
 class Ran:
-    """How a cell ended, what it showed, and when."""
+    """A cell's outcome, its messages, and their times."""
 
     outcome: Outcome
     messages: list[Message]
@@ -187,7 +187,7 @@ class Running:
 
     @classmethod
     def start(cls, far: Far, code: str, **options: Any) -> Running:
-        """Submit it."""
+        """Submits it."""
         message_id = secrets.token_hex(8)
         messages: list[Message] = []
         times: list[float] = []
@@ -202,7 +202,7 @@ class Running:
         return cls(message_id, messages, times, started, far, far.tools.calls, task)
 
     async def end(self) -> Ran:
-        """Wait for its outcome."""
+        """Waits for its outcome."""
         outcome = await self.task
         return Ran(outcome, self.messages, self.times, self.far.tools.calls - self.calls_before)
 
@@ -260,7 +260,7 @@ def port_of(server: RunningSandbox) -> int:
 
 
 async def kill(pid: int) -> None:
-    """Kill a process, and wait until it is gone."""
+    """Kills a process, and waits until it is gone."""
     os.kill(pid, signal.SIGKILL)
     await eventually(lambda: not is_alive(pid), f"the end of process {pid}")
 

@@ -76,7 +76,7 @@ class ServerHome(Home):
 
 
 class Events:
-    """What one open ``ivy/events`` has brought.
+    """The events of one open ``ivy/events`` stream.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ class Events:
     def until(
         self, condition: Callable[[list[Json]], Any], what: str, timeout_seconds: float = 10.0
     ) -> tuple[float, list[Json]]:
-        """Wait for a list that meets the condition, also among those that have come; its time."""
+        """Waits for a list that meets the condition, or has met it; returns it and its time."""
 
         def look() -> tuple[float, list[Json]] | None:
             return next((item for item in list(self.lists) if condition(item[1])), None)
@@ -131,7 +131,7 @@ class Events:
         return found
 
     def close(self) -> None:
-        """Go away, as a closed tab does."""
+        """Closes the stream, as a closed tab does."""
         if self._connection.sock is not None:
             with contextlib.suppress(OSError):
                 self._connection.sock.shutdown(2)
@@ -173,7 +173,7 @@ class RunningJupyter:
         headers: Mapping[str, str] | None = None,
         timeout_seconds: float = 30.0,
     ) -> tuple[int, Mapping[str, str], Any]:
-        """Send a request: status, headers and decoded body. ``headers`` replaces the token."""
+        """Sends a request; returns status, headers and body. ``headers`` replaces the token."""
         data = None if method in ("GET", "HEAD") else json.dumps(body or {}).encode()
         request = urllib.request.Request(self.url + path, data, method=method)
         own = {"Authorization": f"token {TOKEN}"} if headers is None else headers
@@ -231,7 +231,7 @@ class RunningJupyter:
             self.received.append(events.raw)
 
     def stop(self) -> int:
-        """End it in order; its exit code."""
+        """Ends it in order; returns its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         return self.process.wait(STOP_SECONDS)

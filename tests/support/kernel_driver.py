@@ -39,7 +39,7 @@ _UNKNOWN_TO_THE_VALIDATOR = ("comm_", "debug_")
 
 @dataclass
 class CellRun:
-    """All that a front end was told about one cell.
+    """The messages that a front end got about one cell.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ class CellRun:
         return errors[0] if errors else None
 
     def shown(self) -> Json:
-        """What a user sees of it, for comparing cells."""
+        """The parts that a user sees, for comparing cells."""
         return {
             "status": self.reply["status"],
             "stdout": self.text(),
@@ -135,7 +135,7 @@ class KernelDriver:
         self._log_file = self.log.open("ab")
 
     def start(self) -> None:
-        """Start the process and wait until it answers."""
+        """Starts the process and waits until it answers."""
         self.manager.start_kernel(
             env=self._environment,
             extra_arguments=self._arguments,
@@ -153,12 +153,12 @@ class KernelDriver:
         return int(self.manager.provisioner.pid)
 
     def restart(self) -> None:
-        """Restart it as a front end does: a new process behind the same connection file."""
+        """Restarts it as a front end does: a new process behind the same connection file."""
         self.manager.restart_kernel()
         self.client.wait_for_ready(timeout=30)
 
     def stop(self) -> float:
-        """End it in order; how many seconds that took."""
+        """Ends it in order; returns the seconds that took."""
         began = time.monotonic()
         if self.manager.has_kernel:
             self.manager.shutdown_kernel()
@@ -167,7 +167,7 @@ class KernelDriver:
         return took
 
     def kill(self) -> None:
-        """End it at once, if it is still there."""
+        """Ends it at once, if it is still there."""
         if self.manager.has_kernel:
             self.manager.shutdown_kernel(now=True)
         with contextlib.suppress(AttributeError):
@@ -178,13 +178,13 @@ class KernelDriver:
     # Cells -------------------------------------------------------------------------------------
 
     def submit(self, code: str, **options: Any) -> str:
-        """Send an ``execute_request``; the id of the message."""
+        """Sends an ``execute_request``; returns the message's id."""
         return str(
             self.client.execute(code, allow_stdin=options.pop("allow_stdin", False), **options)
         )
 
     def run(self, code: str, *, timeout_seconds: float = CELL_SECONDS, **options: Any) -> CellRun:
-        """Run a cell to its end."""
+        """Runs a cell to its end."""
         began = time.monotonic()
         message_id = self.submit(code, **options)
         return self.finish(message_id, began=began, timeout_seconds=timeout_seconds)
@@ -198,7 +198,7 @@ class KernelDriver:
         earlier: list[Json] | None = None,
         beside: bool = False,
     ) -> CellRun:
-        """Wait for a cell's idle and reply, and check that it was told in the right order.
+        """Waits for a cell's idle and reply, and checks that its messages came in the right order.
 
         Parameters
         ----------
@@ -279,19 +279,19 @@ class KernelDriver:
     # Beside cells ------------------------------------------------------------------------------
 
     def interrupt(self) -> float:
-        """Send an ``interrupt_request`` and wait for its reply; how many seconds that took."""
+        """Sends an ``interrupt_request`` and waits for its reply; returns the seconds that took."""
         began = time.monotonic()
         self.interrupt_replied(self.send_interrupt())
         return time.monotonic() - began
 
     def send_interrupt(self) -> str:
-        """Send an ``interrupt_request``; the id of the message. Any thread may do so."""
+        """Sends an ``interrupt_request``, from any thread; returns the message's id."""
         message = self.client.session.msg("interrupt_request", {})
         self.client.control_channel.send(message)
         return str(message["header"]["msg_id"])
 
     def interrupt_replied(self, message_id: str) -> None:
-        """Wait for the reply to an ``interrupt_request``."""
+        """Waits for the reply to an ``interrupt_request``."""
         reply = self.client.get_control_msg(timeout=REPLY_SECONDS)
         assert reply["parent_header"].get("msg_id") == message_id, reply
         assert reply["msg_type"] == "interrupt_reply", reply
@@ -309,7 +309,7 @@ def is_idle(message: Json) -> bool:
 
 
 def check_order(run: CellRun, *, beside: bool = False) -> None:
-    """Busy, execute_input, outputs, idle; and the reply says the same as the outputs."""
+    """Checks the order busy, execute_input, outputs, idle, and that reply and outputs agree."""
     kinds = [message["msg_type"] for message in run.messages]
     states = [m["content"]["execution_state"] for m in run.messages if m["msg_type"] == "status"]
     assert states[0] == "busy", states

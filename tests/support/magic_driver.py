@@ -34,7 +34,7 @@ class MagicKernel(KernelDriver):
         self.all_messages: list[Json] = []
 
     def start(self) -> None:
-        """Start it, and load the magics."""
+        """Starts it, and loads the magics."""
         super().start()
         if self.is_plain:
             assert self.run("%load_ext ivy_kernel").reply["status"] == "ok"
@@ -60,16 +60,16 @@ class MagicKernel(KernelDriver):
         return message
 
     def attach(self, chat_id: str) -> None:
-        """Has the kernel use another chat, and that chat's own campaign and session."""
+        """Makes the kernel use another chat, with that chat's own campaign and session."""
         ids = f"{chat_id} --campaign campaign-of-{chat_id} --session s-{chat_id}"
         assert self.run(f"%ivy attach {ids}").reply["status"] == "ok"
 
     def ivy(self, code: str, options: str = "", **more: Any) -> CellRun:
-        """Run a ``%%ivy`` cell."""
+        """Runs a ``%%ivy`` cell."""
         return self.run(f"%%ivy {options}\n{code}", **more)
 
     def answer(self, text: str, timeout_seconds: float = 20.0) -> Json:
-        """Wait for an ``input_request`` and answer it; its content."""
+        """Waits for an ``input_request`` and answers it; returns its content."""
         request = self.client.get_stdin_msg(timeout=timeout_seconds)
         self.client.input(text)
         return dict(request["content"])

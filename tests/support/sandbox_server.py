@@ -73,7 +73,7 @@ class RunningSandbox:
         data: bytes | None = None,
         timeout_seconds: float = 60.0,
     ) -> tuple[int, Mapping[str, str], Any]:
-        """Send a request: status, headers and decoded body of the answer.
+        """Sends a request; returns status, headers and decoded body of the answer.
 
         ``headers`` replaces the usual ``Authorization``; ``data`` goes instead of ``body`` as is.
         """
@@ -92,7 +92,7 @@ class RunningSandbox:
                 return error.code, error.headers, json.loads(error.read())
 
     def create(self, chat_id: str, session_id: str = "", campaign_id: str = "") -> Json:
-        """Create the sandbox of a chat; the answer, which must not be an error."""
+        """Creates the sandbox of a chat; returns the answer, which must not be an error."""
         ids = {
             "chatId": chat_id,
             "sessionId": session_id or f"session-of-{chat_id}",
@@ -115,12 +115,12 @@ class RunningSandbox:
         return body
 
     def ready(self, chat_id: str, session_id: str = "", campaign_id: str = "") -> None:
-        """Create the sandbox of a chat and wait until it is active."""
+        """Creates the sandbox of a chat and waits until it is active."""
         self.create(chat_id, session_id, campaign_id)
         until(lambda: self.status(chat_id)["status"] == "active", f"{chat_id} is active", 30)
 
     def tool(self, chat_id: str, name: str, body: Json | None = None, /, **more: Any) -> Json:
-        """Run a tool; its result, which must not be an error status."""
+        """Runs a tool; returns its result, which must not be an error status."""
         status, _, result = self.call(
             "POST", f"/v1/sandbox/{chat_id}/tool/{name}", {**(body or {}), **more}
         )
@@ -128,14 +128,14 @@ class RunningSandbox:
         return result
 
     def control(self, changes: Json | None = None) -> Json:
-        """Change settings; settings, counters and sandboxes as they are then."""
+        """Changes settings; returns settings, counters and sandboxes as they are then."""
         method = "GET" if changes is None else "POST"
         status, _, body = self.call(method, "/_control", changes)
         assert status == 200, (status, body)
         return body
 
     def counters(self) -> Json:
-        """What the server counted."""
+        """The server's counters."""
         return self.control()["counters"]
 
     def pids(self) -> list[int]:
@@ -143,7 +143,7 @@ class RunningSandbox:
         return [pid for sandbox in self.control()["sandboxes"] for pid in sandbox["pids"]]
 
     def stop(self) -> int:
-        """End the server in order; its exit code."""
+        """Ends the server in order; returns its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:

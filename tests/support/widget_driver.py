@@ -31,7 +31,7 @@ class WidgetKernel(MagicKernel):
         self.closed: set[str] = set()
 
     def any_message(self, deadline: float) -> Json:
-        """The next message; the models follow it."""
+        """Takes the next message, and updates the models by it."""
         message = super().any_message(deadline)
         content = message["content"]
         if message["msg_type"] == "comm_open":
@@ -43,7 +43,7 @@ class WidgetKernel(MagicKernel):
         return message
 
     def show_widget(self) -> tuple[str, Json]:
-        """Show a widget; its model's id, and the bundle that was displayed."""
+        """Shows a widget; returns its model's id, and the bundle that was displayed."""
         cell = self.run("%ivy widget")
         assert cell.reply["status"] == "ok", cell.reply
         (data,) = cell.datas("display_data")
@@ -52,7 +52,7 @@ class WidgetKernel(MagicKernel):
     def wait_for(
         self, model_id: str, condition: Callable[[Json], Any], timeout_seconds: float = 25.0
     ) -> Json:
-        """Take messages until a model meets the condition."""
+        """Takes messages until a model meets the condition."""
         deadline = time.monotonic() + timeout_seconds
         while not condition(self.models.get(model_id, {})):
             try:
@@ -63,13 +63,13 @@ class WidgetKernel(MagicKernel):
         return self.models[model_id]
 
     def new_subshell(self) -> str:
-        """Have the kernel start one more thread for messages; its id."""
+        """Makes the kernel start one more thread for messages; returns its id."""
         message = self.client.session.msg("create_subshell_request", {})
         self.client.control_channel.send(message)
         return str(self.client.get_control_msg(timeout=10)["content"]["subshell_id"])
 
     def press(self, model_id: str, action: str, subshell_id: str | None = None) -> str:
-        """Send what a button sends; the id of the message."""
+        """Sends the message of a button; returns its id."""
         content = {
             "comm_id": model_id,
             "data": {"method": "custom", "content": {"action": action}},
@@ -81,5 +81,5 @@ class WidgetKernel(MagicKernel):
 
 
 def state_is(*states: str) -> Callable[[Json], bool]:
-    """A condition: the widget shows one of these states, freshly read."""
+    """Returns a condition: the widget shows one of these states."""
     return lambda model: (model.get("status") or {}).get("state") in states
