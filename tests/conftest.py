@@ -7,18 +7,26 @@ import importlib.util
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from home import NO_IRI_GRAMMAR
 from hypothesis import settings
 from quiet_ports import use_quiet_ports
 
 pytest_plugins = ["shared_fixtures"]
 
 use_quiet_ports()
+
+# For this process and those that it starts.
+sys.path.insert(0, str(NO_IRI_GRAMMAR))
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(NO_IRI_GRAMMAR), *filter(None, [os.environ.get("PYTHONPATH")])]
+)
 
 # A shell that runs the suite in the background has it, and all that it starts, ignore Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

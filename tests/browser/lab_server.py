@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from home import Home
+from home import PYTHON_PATH, Home
 from sandbox_server import REPOSITORY
 from waiting import until
 
@@ -50,7 +50,7 @@ class RunningLab:
             '{"fetchNews": "false", "checkForUpdates": false}', "utf-8"
         )
         own = {
-            "PYTHONPATH": str(REPOSITORY),
+            "PYTHONPATH": PYTHON_PATH,
             "JUPYTER_CONFIG_PATH": str(REPOSITORY / "jupyter-config"),
             "JUPYTER_PATH": str(share),
         }

@@ -9,7 +9,14 @@ import signal
 from collections.abc import Mapping
 from pathlib import Path
 
+from sandbox_server import REPOSITORY
 from waiting import until
+
+NO_IRI_GRAMMAR = Path(__file__).parent / "no_iri_grammar"
+"""On ``PYTHONPATH``, it makes imports of jsonschema quick; see the file in it."""
+
+PYTHON_PATH = os.pathsep.join(map(str, (REPOSITORY, NO_IRI_GRAMMAR)))
+"""A ``PYTHONPATH`` on which this tree's package is found first, also where another is installed."""
 
 _NOT_INHERITED = ("IVY_", "RECOUP_", "JPY_", "JUPYTER_")
 

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from home import Home
+from home import PYTHON_PATH, Home
 from sandbox_server import REPOSITORY
 from waiting import until
 
@@ -72,7 +72,7 @@ class ServerHome(Home):
 
     def environment(self, variables: Mapping[str, str] | None = None) -> dict[str, str]:
         """Returns the environment of `Home`, in which this tree's package is found first."""
-        return super().environment({"PYTHONPATH": str(REPOSITORY), **(variables or {})})
+        return super().environment({"PYTHONPATH": PYTHON_PATH, **(variables or {})})
 
 
 class Events:
