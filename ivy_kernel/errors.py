@@ -25,6 +25,7 @@
         ├── NoSandboxError        there is none, and this request may not start one
         ├── SandboxFailedError    it failed while starting
         ├── SandboxLostError      it, or its Python, is gone and the variables with it
+        ├── OutcomeUnknownError   a cell was sent, and how it ended cannot be found out
         └── RouteError            no route can run cells there
 
 A user's own exception is an output of a cell, never one of these.
@@ -169,6 +170,10 @@ class SandboxFailedError(SandboxError):
 
 class SandboxLostError(SandboxError):
     """The sandbox, or the Python in it, is gone, and the variables with it."""
+
+
+class OutcomeUnknownError(SandboxError):
+    """A cell was sent to the sandbox, and how it ended cannot be found out."""
 
 
 class RouteError(SandboxError):

@@ -7,13 +7,14 @@ import sys
 
 
 def main(arguments: list[str]) -> None:
-    """Run what the first argument names."""
+    """Run the daemon or the built-in shell, as the first argument says."""
+    # Imported here, because each of the two starts quicker without the other's modules.
     if arguments[0] == "serve":
         from .daemon import serve
 
         serve(arguments[1], json.loads(arguments[2]))
     elif arguments[0] == "shell":
-        from .shell import run_shell
+        from .shell.loop import run_shell
 
         run_shell(int(arguments[1]))
     else:

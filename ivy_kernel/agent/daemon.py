@@ -1,4 +1,4 @@
-"""The loop: the private socket, its connections, signals and lifetimes."""
+"""The daemon: its private directory, and the loop over socket, signals and lifetimes."""
 
 from __future__ import annotations
 
@@ -17,15 +17,20 @@ from typing import Any
 from .service import Connection, Service
 from .wire import REQUEST_LIMIT_BYTES
 
-OF_THIS_MACHINE = ("/tmp", "/dev/shm")  # noqa: S108 - looked for what is ours, nothing is made there
-LEFTOVER_SECONDS = 60.0
+# -- the private directory
+#
+# Two locks: "lock" is held by the agent that serves the directory, for as long as it lives, and
+# "start.lock" by a call that starts one. Both end with the process, however it ends.
+
+MACHINE_LOCAL_BASES = ("/tmp", "/dev/shm")  # noqa: S108 - only searched, nothing is made there
+LEFTOVER_AGE_SECONDS = 60.0
 """A directory without an agent is left alone for so long: one may be about to start in it."""
 
 
 def lock_directory(directory: str, patience_seconds: float = 0.0) -> int | None:
     """Take the directory's lock for as long as the descriptor is open; ``None`` if it is taken.
 
-    An agent that is ending holds it a little longer than it can be spoken to.
+    An agent that is ending holds it a little longer than it can be spoken to, hence the patience.
     """
     until = time.monotonic() + patience_seconds
     while True:
@@ -36,7 +41,7 @@ def lock_directory(directory: str, patience_seconds: float = 0.0) -> int | None:
 
 
 def remove_directory(directory: str) -> None:
-    """Remove what is ours, unless somebody is just starting the next agent there."""
+    """Remove our own directory, unless the next agent is just being started there."""
     Path(directory, "s").unlink(missing_ok=True)
     starts = _lock(f"{directory}/start.lock")
     if starts is not None:
@@ -45,29 +50,30 @@ def remove_directory(directory: str) -> None:
 
 
 def remove_leftovers(directory: str) -> None:
-    """Remove the directories of this user's agents that were killed, beside ours.
+    """Remove the directories of this user's agents that were killed, beside our own.
 
-    Only where no other machine sees the same directories: their locks may not be seen here.
+    Only where no other machine sees the same directories: its agents' locks may not be seen here.
     """
     ours = Path(directory)
-    if str(ours.parent) not in (*OF_THIS_MACHINE, os.environ.get("XDG_RUNTIME_DIR")):
+    if str(ours.parent) not in (*MACHINE_LOCAL_BASES, os.environ.get("XDG_RUNTIME_DIR")):
         return
     try:
         for path in ours.parent.glob(f".ivy-{os.getuid()}-*"):
-            if path != ours and _is_left(path):
+            if path != ours and _is_leftover(path):
                 _remove_if_dead(str(path))
     except OSError:
-        return  # something has gone meanwhile, or is not for us to remove
+        return  # something has gone meanwhile, or may not be removed
 
 
-def _is_left(path: Path) -> bool:
+def _is_leftover(path: Path) -> bool:
     state = path.lstat()
     is_ours = stat.S_ISDIR(state.st_mode) and state.st_uid == os.getuid()
-    is_old = time.time() - state.st_mtime > LEFTOVER_SECONDS
+    is_old = time.time() - state.st_mtime > LEFTOVER_AGE_SECONDS
     return is_ours and is_old and Path(path, "lock").exists()
 
 
 def _remove_if_dead(directory: str) -> None:
+    # First of all no start may launch an agent in a directory that is being removed.
     starts = _lock(f"{directory}/start.lock")
     if starts is None:
         return
@@ -92,16 +98,27 @@ def _lock(path: str) -> int | None:
     return descriptor
 
 
+# -- the loop
+
 READ_BYTES = 1 << 18
-LONGEST_TURN_SECONDS = 0.5
-UNCONFIRMED_SECONDS = 60.0
+LONGEST_SELECT_SECONDS = 0.5
+"""Lifetimes, and zmq's edge-triggered descriptors, are looked at that often in any case."""
+
+UNCONFIRMED_LIFETIME_SECONDS = 60.0
+"""Without a second request: the call that started the agent cannot be followed by another."""
+
 IDLE_LIFETIME_SECONDS = 45 * 60.0
 BUSY_LIFETIME_SECONDS = 24 * 3600.0
-ENDING_SECONDS = 10.0
-"""How long an earlier agent may take to end before the next one gives way to it."""
+"""Without a request while something runs: longer, because a cell may be meant to run unwatched."""
 
-CONTACTS_OF_A_START = 1
+LOCK_PATIENCE_SECONDS = 10.0
+"""For an earlier agent to end; after that the next one gives way to it."""
+
+REQUESTS_OF_A_START = 1
 """The call that starts an agent speaks to it once; a second request confirms the start."""
+
+UMASK = 0o022
+"""For what cells make. The agent's own files lie where only this user can enter."""
 
 
 class ClientConnection(Connection):
@@ -116,7 +133,7 @@ class ClientConnection(Connection):
         self._outgoing = memoryview(b"")
 
     def read(self) -> bytes | None:
-        """The request once it is whole, ``None`` before; closes itself when none can come."""
+        """Return the request once it is whole, ``None`` before; close when none can come."""
         try:
             data = self.stream.recv(READ_BYTES)
         except BlockingIOError:
@@ -141,14 +158,14 @@ class ClientConnection(Connection):
         return payload
 
     def answer(self, frame: bytes) -> bool:
-        """Send the answer, as much as goes at once; false when the other side is gone."""
+        """Send the answer, as much as goes at once; return false when the other side is gone."""
         self.is_answered = True
         self._outgoing = memoryview(frame)
         self.write()
         return not self.is_closed or not self._outgoing
 
     def write(self) -> None:
-        """Send on; closes itself when everything is sent, or nobody is there."""
+        """Send more of the answer; close when all is sent, or the other side is gone."""
         try:
             while self._outgoing:
                 sent = self.stream.send(self._outgoing[:READ_BYTES])
@@ -165,44 +182,47 @@ class ClientConnection(Connection):
         return bool(self._outgoing) and not self.is_closed
 
     def close(self) -> None:
-        """Close the socket, once; stop watching it before its number is used again."""
+        """Close the socket, once."""
         if not self.is_closed:
             self.is_closed = True
+            # Before closing: the next socket may get the same descriptor.
             self._selector.unregister(self.stream)
             self.stream.close()
 
 
 class Daemon:
-    """Serves one private directory until it is told to end, or nobody comes any more.
+    """Serves one private directory until it is told to end, or its lifetime is over.
 
     Parameters
     ----------
     directory
         The private directory, whose lock this process holds.
     options
-        As for :class:`Service`, and ``idle_lifetime_seconds``.
+        As for :class:`Service`, ``idle_lifetime_seconds`` and ``unconfirmed_seconds``.
     """
 
     def __init__(self, directory: str, options: dict[str, Any]) -> None:
         self._directory = directory
         self._idle_lifetime = float(options.get("idle_lifetime_seconds", IDLE_LIFETIME_SECONDS))
-        self._unconfirmed = float(options.get("unconfirmed_seconds", UNCONFIRMED_SECONDS))
+        self._unconfirmed_lifetime = float(
+            options.get("unconfirmed_seconds", UNCONFIRMED_LIFETIME_SECONDS)
+        )
         self._service = Service(directory, options, time.monotonic)
         self._selector = selectors.DefaultSelector()
         self._connections: set[ClientConnection] = set()
         self._kernel_files: set[int] = set()
         self._is_terminated = False
-        self._is_tidy = False
+        self._has_removed_leftovers = False
         self._last_busy = 0.0
 
     def run(self) -> None:
-        """Serve; at the end no process and no file of ours is left."""
+        """Serve; at the end neither a process nor a file of the agent is left."""
         self._catch_signals()
         listener = self._listen()
         try:
             while not self._should_end():
-                self._turn()
-                self._tidy_once()
+                self._run_once()
+                self._remove_leftovers_once()
         finally:
             listener.close()
             self._service.stop(time.sleep)
@@ -212,10 +232,10 @@ class Daemon:
                     connection.write()
             remove_directory(self._directory)
 
-    def _tidy_once(self) -> None:
-        """Tidy up beside us, when nobody waits for the start any more."""
-        if not self._is_tidy and self._service.contacts > CONTACTS_OF_A_START:
-            self._is_tidy = True
+    def _remove_leftovers_once(self) -> None:
+        """Remove leftovers once the start is confirmed, so that the start does not wait for it."""
+        if not self._has_removed_leftovers and self._service.request_count > REQUESTS_OF_A_START:
+            self._has_removed_leftovers = True
             remove_leftovers(self._directory)
 
     def _listen(self) -> socket.socket:
@@ -231,11 +251,12 @@ class Daemon:
         return listener
 
     def _catch_signals(self) -> None:
-        """Let a signal wake the loop: a kernel's death is noticed at once, SIGTERM ends us."""
+        """Let a signal wake the loop: a kernel's death is noticed at once, SIGTERM ends it."""
         reader, writer = os.pipe()
         os.set_blocking(reader, False)
         os.set_blocking(writer, False)
         signal.set_wakeup_fd(writer)
+        # A handler that does nothing, because only signals with a handler write to the pipe.
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, self._terminate)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -248,24 +269,27 @@ class Daemon:
     def _should_end(self) -> bool:
         service = self._service
         if self._is_terminated or service.is_stopping:
+            # The answer to the request that ends the agent still has to leave.
             return not any(connection.wants_to_write for connection in self._connections)
         now = time.monotonic()
         if service.is_busy:
             self._last_busy = now
-        silence = now - service.last_contact
-        if service.contacts <= CONTACTS_OF_A_START:
-            return silence > self._unconfirmed
+        silence = now - service.last_request_at
+        if service.request_count <= REQUESTS_OF_A_START:
+            return silence > self._unconfirmed_lifetime
+        # A parked request is a client that listens.
         if any(not connection.is_answered for connection in self._connections):
             return False
         if service.is_busy:
             return silence > BUSY_LIFETIME_SECONDS
-        return now - max(service.last_contact, self._last_busy) > self._idle_lifetime
+        return now - max(service.last_request_at, self._last_busy) > self._idle_lifetime
 
-    def _turn(self) -> None:
+    def _run_once(self) -> None:
         next_time = self._service.next_time()
-        pause = LONGEST_TURN_SECONDS
+        pause = LONGEST_SELECT_SECONDS
         if next_time is not None:
             pause = min(pause, max(0.0, next_time - time.monotonic()))
+        # The kernel's descriptors have no data: they wake the loop, and tick() reads them.
         for key, _ in self._selector.select(pause):
             if key.data is not None:
                 key.data(key.fileobj)
@@ -275,15 +299,16 @@ class Daemon:
             self._watch(connection)
 
     def _watch_kernel(self) -> None:
-        files = set(self._service.keeper.file_descriptors())
+        """Watch the descriptors of the kernel that runs now."""
+        files = set(self._service.supervisor.file_descriptors())
         for file in self._kernel_files - files:
-            self._forget(file)
+            self._unwatch(file)
         for file in files - self._kernel_files:
-            self._forget(file)
+            self._unwatch(file)  # register() refuses what is watched already
             self._selector.register(file, selectors.EVENT_READ, None)
         self._kernel_files = files
 
-    def _forget(self, file: int) -> None:
+    def _unwatch(self, file: int) -> None:
         try:
             self._selector.unregister(file)
         except (KeyError, ValueError):
@@ -310,7 +335,7 @@ class Daemon:
             self._service.handle(connection, payload)
 
     def _watch(self, connection: ClientConnection) -> None:
-        """Wait for the right thing: a close while it is parked, room while an answer is sent."""
+        """Wait for a close while it is parked, and for room while an answer is being sent."""
         if connection.is_closed:
             self._connections.discard(connection)
         elif connection.wants_to_write:
@@ -321,17 +346,17 @@ class Daemon:
 
 def serve(directory: str, options: dict[str, Any]) -> None:
     """Go into the background and serve, unless another agent serves this directory already."""
+    # The parent ends at once, so that the start program can wait for it and leaves no zombie.
     if os.fork():
         os._exit(0)
     os.umask(0o077)
-    lock = lock_directory(directory, ENDING_SECONDS)
+    lock = lock_directory(directory, LOCK_PATIENCE_SECONDS)
     if lock is None:
         os._exit(0)
+    # On the descriptors themselves, so that an interpreter that crashes can still be read about.
     log = os.open(f"{directory}/agent.log", os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
-    umask = int(options.get("umask", 0o022))
-    daemon = Daemon(directory, options)
-    os.umask(umask)
-    daemon.run()
+    os.umask(UMASK)
+    Daemon(directory, options).run()

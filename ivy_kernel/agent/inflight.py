@@ -1,4 +1,4 @@
-"""The requests that the kernel is working on, and the interrupts aimed at them."""
+"""Numbered submissions on their way to the kernel, and the requests that it is working on."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+# -- submissions, by sequence number
 
-HELD_LIMIT = 4096
+HELD_SUBMISSIONS_LIMIT = 4096
 TOKENS_KEPT = 64
 
 
@@ -17,16 +18,16 @@ class TakenOverError(Exception):
     """The request comes from a client that a newer one has replaced."""
 
 
-class Ledger:
-    """Hands out client sessions and puts their numbered submissions in order.
+class SubmissionSequence:
+    """Gives out client numbers, and lets numbered submissions through once and in order.
 
     HTTP calls overtake each other, get lost and are sent again. A client therefore numbers what it
-    submits 1, 2, 3, … and sends everything that is not acknowledged with every call; the ledger
-    lets each number through exactly once, and only when all smaller ones have gone through.
+    submits 1, 2, 3, … and sends all that is unacknowledged with every call; each sequence number
+    is applied exactly once, and only when all smaller ones have been applied.
     """
 
     def __init__(self) -> None:
-        self.session = 0
+        self.client_number = 0
         self.applied = 0
         self._tokens: dict[str, int] = {}
         self._held: dict[int, Any] = {}
@@ -37,32 +38,40 @@ class Ledger:
         return bool(self._held)
 
     def attach(self, token: str) -> int:
-        """The session of the client with this token; a token not seen before takes over."""
+        """Return the number of the client with this token; a new token takes over.
+
+        Raises TakenOverError for a token that was known and has been replaced.
+        """
+        # The token makes attaching repeatable: a start call that failed is made again, and a
+        # second call confirms that the agent outlives the first, both with the same token.
         if token not in self._tokens:
-            self.session += 1
-            self._tokens[token] = self.session
+            self.client_number += 1
+            self._tokens[token] = self.client_number
             self.applied = 0
             self._held.clear()
             while len(self._tokens) > TOKENS_KEPT:
                 del self._tokens[next(iter(self._tokens))]
-        session = self._tokens[token]
-        self.check(session)
-        return session
+        number = self._tokens[token]
+        self.check(number)
+        return number
 
-    def check(self, session: int) -> None:
-        """Raise TakenOverError unless this is the session that may speak."""
-        if session != self.session:
+    def check(self, client_number: int) -> None:
+        """Raise TakenOverError unless this is the latest client."""
+        if client_number != self.client_number:
             raise TakenOverError
 
     def take(self, numbered: Iterable[Any]) -> Iterator[Any]:
-        """The submissions whose turn has come, out of ``[number, submission]`` pairs."""
+        """Yield the submissions that are next in order, out of ``[number, submission]`` pairs."""
         for number, submission in numbered:
-            if number > self.applied and len(self._held) < HELD_LIMIT:
+            # One beyond the limit is not lost: it stays unacknowledged and is sent again.
+            if number > self.applied and len(self._held) < HELD_SUBMISSIONS_LIMIT:
                 self._held[number] = submission
         while self.applied + 1 in self._held:
             self.applied += 1
             yield self._held.pop(self.applied)
 
+
+# -- requests in flight, by message id
 
 ARMING_SECONDS = 0.05
 """A kernel that has just said "busy" may not listen for SIGINT yet, and would lose it."""
@@ -70,11 +79,11 @@ ARMING_SECONDS = 0.05
 LONGEST_ARMING_SECONDS = 5.0
 """A cell that ignores SIGINT for longer than this after it began does so on purpose."""
 
-YOUNG_SECONDS = 0.05
-"""Most cells end within this; what they say first can wait for their end."""
+SHORT_CELL_SECONDS = 0.05
+"""Most cells end within this; their first output can wait for their end."""
 
 REPLY_GRACE_SECONDS = 3.0
-"""How long after "idle" a reply may still come."""
+"""After "idle" a reply may still come for so long."""
 
 INTERRUPTED_GRACE_SECONDS = 1.0
 """The same after an interrupt, which costs the reply when it hits the kernel's own code."""
@@ -82,8 +91,8 @@ INTERRUPTED_GRACE_SECONDS = 1.0
 ANSWERS_KEPT = 64
 
 
-class Flight:
-    """One request on its way through the kernel."""
+class InFlightRequest:
+    """One request that the kernel was given, or will be given as soon as it is ready."""
 
     __slots__ = ("idle_at", "is_signalled", "needs_idle", "needs_reply")
 
@@ -93,17 +102,17 @@ class Flight:
         self.is_signalled = False
         self.idle_at: float | None = None
 
-    def is_late(self, now: float) -> bool:
-        """Whether the kernel is done with it and will not reply any more."""
+    def is_overdue(self, now: float) -> bool:
+        """Whether the kernel is idle after it and will not reply any more."""
         grace = INTERRUPTED_GRACE_SECONDS if self.is_signalled else REPLY_GRACE_SECONDS
         return self.idle_at is not None and now - self.idle_at > grace
 
 
-class Flights:
+class InFlightRequests:
     """Requests by message id, from submission until both their reply and "idle" have come."""
 
     def __init__(self) -> None:
-        self._flights: dict[str, Flight] = {}
+        self._requests: dict[str, InFlightRequest] = {}
         self._current = ""
         self._busy_since = 0.0
         self._armed: set[str] = set()
@@ -111,100 +120,104 @@ class Flights:
         self._answers: dict[str, str] = {}
 
     def __len__(self) -> int:
-        return len(self._flights)
+        return len(self._requests)
 
     @property
     def current(self) -> str:
-        """The message id of what the kernel runs, a cell or a callback, or an empty string."""
+        """The message id of the cell or callback that the kernel runs, or an empty string."""
         return self._current
 
     def has_just_begun(self, now: float) -> bool:
         """Whether the kernel has begun only now to run what it runs."""
-        return self._current != "" and now - self._busy_since < YOUNG_SECONDS
+        return self._current != "" and now - self._busy_since < SHORT_CELL_SECONDS
 
     @property
     def ids(self) -> list[str]:
-        """The message ids of all that is under way."""
-        return list(self._flights)
+        """The message ids of all requests in flight."""
+        return list(self._requests)
 
-    def start(self, message_id: str, msg_type: str) -> None:
-        """A request goes to the kernel."""
+    def add(self, message_id: str, msg_type: str) -> None:
+        """Add a request that goes to the kernel."""
+        # Comm messages have no reply in the protocol: "idle" alone ends them.
         is_comm = msg_type in ("comm_open", "comm_msg", "comm_close")
-        self._flights[message_id] = Flight(needs_reply=not is_comm)
+        self._requests[message_id] = InFlightRequest(needs_reply=not is_comm)
 
     def busy(self, message_id: str, now: float) -> None:
-        """The kernel has begun to run a cell or a callback."""
+        """Note that the kernel has begun to run a cell or a callback."""
         self._current = message_id
         self._busy_since = now
         if message_id in self._armed:
             self._signal_at = now + ARMING_SECONDS
 
     def idle(self, message_id: str, now: float) -> bool:
-        """The kernel is done with a request; whether that ends it."""
+        """Note that the kernel is idle after a request; return whether that ends it."""
         if message_id == self._current:
             self._current = ""
+            # A signal that is still due was meant for this cell and must not hit the next one.
             self._signal_at = None
         self._armed.discard(message_id)
-        flight = self._flights.get(message_id)
-        if flight is None:
+        request = self._requests.get(message_id)
+        if request is None:
             return False
-        flight.needs_idle = False
-        flight.idle_at = now
-        return self._ended(message_id, flight)
+        request.needs_idle = False
+        request.idle_at = now
+        return self._ended(message_id, request)
 
     def replied(self, message_id: str) -> bool:
-        """The kernel has replied to a request; whether that ends it."""
-        flight = self._flights.get(message_id)
-        if flight is None:
+        """Note that the kernel has replied to a request; return whether that ends it."""
+        request = self._requests.get(message_id)
+        if request is None:
             return False
-        flight.needs_reply = False
-        return self._ended(message_id, flight)
+        request.needs_reply = False
+        return self._ended(message_id, request)
 
-    def unanswered(self, now: float) -> list[str]:
-        """Requests that the kernel is done with and did not reply to; they are forgotten."""
-        late = [message_id for message_id, flight in self._flights.items() if flight.is_late(now)]
-        for message_id in late:
-            del self._flights[message_id]
-        return late
+    def take_unanswered(self, now: float) -> list[str]:
+        """Remove the requests whose reply is overdue, and return their ids."""
+        overdue = [i for i, request in self._requests.items() if request.is_overdue(now)]
+        for message_id in overdue:
+            del self._requests[message_id]
+        return overdue
 
     def lose(self, waiting: Container[str]) -> list[str]:
-        """The kernel is gone: forget all but what it was never given; the ids of what is lost."""
-        lost = [message_id for message_id in self._flights if message_id not in waiting]
+        """Remove what a kernel that has ended was given, all but ``waiting``; return the ids."""
+        lost = [message_id for message_id in self._requests if message_id not in waiting]
         for message_id in lost:
-            del self._flights[message_id]
-        self._armed.intersection_update(self._flights)
+            del self._requests[message_id]
+        self._armed.intersection_update(self._requests)
         self._current = ""
         self._signal_at = None
         return lost
 
-    def interrupt(self, wish: dict[str, Any], now: float) -> str:
+    def interrupt(self, interrupt_request: dict[str, Any], now: float) -> str:
         """Aim an interrupt at one request: ``sent``, ``armed`` (it is queued) or ``finished``.
 
-        A repeated wish, known by its id, gets the same answer and sends nothing again.
+        A repeated interrupt, known by its id, gets the same answer and sends nothing again.
         """
-        wish_id, target = str(wish.get("id", "")), str(wish.get("target", ""))
-        if wish_id in self._answers:
-            return self._answers[wish_id]
+        interrupt_id = str(interrupt_request.get("id", ""))
+        target = str(interrupt_request.get("target", ""))
+        if interrupt_id in self._answers:
+            return self._answers[interrupt_id]
         if target and target == self._current:
             self._signal_at = max(now, self._busy_since + ARMING_SECONDS)
             answer = "sent"
-        elif target in self._flights:
+        elif target in self._requests:
+            # Queued; or, without effect, a request of another type, or one that lacks its reply.
             self._armed.add(target)
             answer = "armed"
         else:
             answer = "finished"
-        self._answers[wish_id] = answer
+        self._answers[interrupt_id] = answer
         while len(self._answers) > ANSWERS_KEPT:
             del self._answers[next(iter(self._answers))]
         return answer
 
     @property
     def signal_at(self) -> float | None:
-        """When the kernel is to be signalled, on the monotonic clock."""
+        """The time at which to signal the kernel, on the monotonic clock."""
         return self._signal_at
 
     def take_signal(self, now: float, *, is_ignored: Callable[[], bool] = bool) -> bool:
-        """Whether to signal the kernel now; asked once, answered once.
+        """Return whether to signal the kernel now; true once for each signal.
 
         Put off while the kernel, which has only begun, still ignores the signal.
         """
@@ -214,12 +227,12 @@ class Flights:
             self._signal_at = now + ARMING_SECONDS
             return False
         self._signal_at = None
-        if self._current in self._flights:
-            self._flights[self._current].is_signalled = True
+        if self._current in self._requests:
+            self._requests[self._current].is_signalled = True
         return bool(self._current)
 
-    def _ended(self, message_id: str, flight: Flight) -> bool:
-        if flight.needs_reply or flight.needs_idle:
+    def _ended(self, message_id: str, request: InFlightRequest) -> bool:
+        if request.needs_reply or request.needs_idle:
             return False
-        del self._flights[message_id]
+        del self._requests[message_id]
         return True

@@ -12,15 +12,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .kernel import Kernel
+from .kernel_process import KernelProcess
 from .wire import to_json
 
-FIRST_PAUSE_SECONDS = 0.3
-LAST_PAUSE_SECONDS = 20.0
+# -- requests that ipykernel overlooks
+
+FIRST_WAKE_UP_SECONDS = 0.3
+LAST_WAKE_UP_SECONDS = 20.0
+"""Longer pauses are not tried: what has waited so long waits behind a cell, and is not lost."""
 
 
-class Unnoticed:
-    """Remembers requests until the kernel says something to them, which it does in their order."""
+class WakeUpWatchdog:
+    """Notices requests that the kernel says nothing to, and tells when to wake it.
+
+    ipykernel 7.0 to 7.3 may leave a request in its shell socket until a client connects to that
+    (https://github.com/ipython/ipykernel/issues/1554). Kernels take requests in order, so that a
+    message about one tells that the earlier ones were noticed, too.
+    """
 
     def __init__(self) -> None:
         self._ids: list[bytes] = []
@@ -28,43 +36,48 @@ class Unnoticed:
         self._next = 0.0
 
     def sent(self, message_id: str, now: float) -> None:
-        """A request was sent."""
+        """Watch a request that was sent now."""
+        # With its quotes, so that "ping-1" is not found in "ping-10".
         self._ids.append(b'"%s"' % message_id.encode())
-        self._pause = FIRST_PAUSE_SECONDS
+        self._pause = FIRST_WAKE_UP_SECONDS
         self._next = now + self._pause
 
     def heard(self, parent: bytes, now: float) -> None:
-        """A message came that names this parent (the JSON of its header)."""
+        """Stop watching the request in this parent header (its JSON), and those before it."""
         for index, message_id in enumerate(self._ids):
             if message_id in parent:
                 del self._ids[: index + 1]
-                self._pause = FIRST_PAUSE_SECONDS
+                self._pause = FIRST_WAKE_UP_SECONDS
                 self._next = now + self._pause
                 return
 
     def is_due(self, now: float) -> bool:
         """Whether the kernel is to be woken now; each time it is, the next pause is longer.
 
-        A request that waits behind a long cell looks the same, so this ends after some times.
+        A request that waits behind a long cell looks the same, so it is given up after some times.
         """
         if not self._ids or now < self._next:
             return False
         self._pause *= 2
         self._next = now + self._pause
-        if self._pause > LAST_PAUSE_SECONDS:
+        if self._pause > LAST_WAKE_UP_SECONDS:
             self._ids.clear()
         return True
 
     def next_time(self) -> float | None:
-        """When to look again; ``None`` when nothing is awaited."""
+        """Return when to look again; ``None`` when no request is watched."""
         return self._next if self._ids else None
 
+
+# -- the kernel
 
 CHANNELS = ("shell", "iopub", "stdin", "control")
 PING_PREFIX = "ivy-agent-"
 FIRST_PING_SECONDS = 0.15
+"""No ipykernel is up sooner. Pings that come too early wait in the socket and are answered."""
 PING_EVERY_SECONDS = 0.1
 MESSAGES_AT_ONCE = 500
+"""From one channel, before the others have their turn: a flood of output hides no reply."""
 
 LAUNCHER = """
 import sys
@@ -103,11 +116,12 @@ class App(kernelapp.IPKernelApp):
         return super().init_iopub(context)
 App.launch_instance()
 """
-"""Starts ipykernel so that it dies with us (``PR_SET_PDEATHSIG``), shows prints after 30 ms rather
-than 200, and never drops a message because a thousand are waiting (``SNDHWM``). What a child
+"""Starts ipykernel so that it dies with the agent (``PR_SET_PDEATHSIG``), shows prints after 30 ms
+rather than 200, and never drops a message because a thousand are waiting (``SNDHWM``). What a child
 process has written is taken before a flush, so that it does not come after the cell's end. The
-thread that pyzmq needs for large messages is there from the beginning, lest it be taken for one of
-the user's, which might print at any time."""
+thread that pyzmq needs for large messages is there from the beginning; else it would count as one
+of the user's, which might print at any time. ``-c`` puts the empty string first on ``sys.path``,
+where a file of the user's could hide a module that ipykernel imports; IPython adds it again."""
 
 
 def is_importable() -> bool:
@@ -118,8 +132,8 @@ def is_importable() -> bool:
         return False
 
 
-class IPythonKernel(Kernel):
-    """Speaks the wire protocol of Jupyter (message spec, "The wire protocol")."""
+class IPythonKernel(KernelProcess):
+    """Speaks Jupyter's wire protocol (message spec, "The wire protocol")."""
 
     kind = "ipykernel"
 
@@ -128,7 +142,7 @@ class IPythonKernel(Kernel):
         self._zmq: Any = importlib.import_module("zmq")
         self._key = os.urandom(16).hex().encode()
         self._sockets: dict[str, Any] = {}
-        self._unnoticed = Unnoticed()
+        self._watchdog = WakeUpWatchdog()
         self._waker: Any = None
         self._pings = 0
         self._is_ready = False
@@ -138,13 +152,15 @@ class IPythonKernel(Kernel):
         self._shell_address = f"ipc://{prefix}-{CHANNELS.index('shell') + 1}"
         self.launch(["-c", LAUNCHER, "-f", self._write_connection_file(prefix)])
         self._context = self._zmq.Context()
+        # One identity for all channels: ipykernel asks for input on stdin, addressed to the client
+        # whose request came on shell.
         identity = os.urandom(8).hex().encode()
         for port, channel in enumerate(CHANNELS, 1):
             self._sockets[channel] = self._connect(channel, f"ipc://{prefix}-{port}", identity)
         self._next_ping = time.monotonic() + FIRST_PING_SECONDS
 
     def file_descriptors(self) -> list[int]:
-        """The edge-triggered descriptors of the four sockets."""
+        """Return the edge-triggered descriptors of the four sockets."""
         return [socket.getsockopt(self._zmq.FD) for socket in self._sockets.values()]
 
     def send(self, channel: str, parts: Sequence[bytes], buffers: Sequence[bytes]) -> None:
@@ -155,15 +171,16 @@ class IPythonKernel(Kernel):
         head = [b"<IDS|MSG>", signature.hexdigest().encode()]
         self._sockets[channel].send_multipart([*head, *parts, *buffers])
         if channel == "shell":
-            self._unnoticed.sent(json.loads(parts[0].decode("utf-8"))["msg_id"], time.monotonic())
+            self._watchdog.sent(json.loads(parts[0].decode("utf-8"))["msg_id"], time.monotonic())
 
     def receive(self, now: float) -> bool:
         """Hand on what has come; while the kernel starts, ask whether it is there."""
         if not self._is_ready and now >= self._next_ping:
             self._ping(now)
-        if self._unnoticed.is_due(now):
+        if self._watchdog.is_due(now):
             self._wake()
         got = False
+        # Output before replies: a reply may end its cell, and the output should be in the log then.
         for channel in ("iopub", "stdin", "shell", "control"):
             for _ in range(MESSAGES_AT_ONCE):
                 try:
@@ -174,12 +191,12 @@ class IPythonKernel(Kernel):
                 try:
                     self._take(channel, frames)
                 except (ValueError, KeyError, AttributeError) as error:
-                    self.report_nonsense(error)
+                    self.report_unreadable(error)
         return got
 
     def next_time(self) -> float | None:
-        """The time of the next ping, or when the kernel should have said something."""
-        times = [self._unnoticed.next_time(), None if self._is_ready else self._next_ping]
+        """Return the time of the next ping, or when the kernel should have said something."""
+        times = [self._watchdog.next_time(), None if self._is_ready else self._next_ping]
         return min((time for time in times if time is not None), default=None)
 
     def ask_to_stop(self) -> None:
@@ -215,7 +232,9 @@ class IPythonKernel(Kernel):
         zmq = self._zmq
         socket = self._context.socket(zmq.SUB if channel == "iopub" else zmq.DEALER)
         socket.setsockopt(zmq.LINGER, 0)
+        # Milliseconds: the kernel binds its sockets only once it is up.
         socket.setsockopt(zmq.RECONNECT_IVL, 10)
+        # No high-water marks: zmq would drop output beyond a thousand messages without a word.
         socket.setsockopt(zmq.RCVHWM, 0)
         socket.setsockopt(zmq.SNDHWM, 0)
         if channel == "iopub":
@@ -242,7 +261,7 @@ class IPythonKernel(Kernel):
         self.send("shell", [header, b"{}", b"{}", b"{}"], [])
 
     def _wake(self) -> None:
-        """Connect to the shell socket once more, whereby it looks for what has come."""
+        """Connect to the shell socket once more, which makes ipykernel read what has come."""
         if self._waker is not None:
             self._waker.close(0)
         self._waker = self._context.socket(self._zmq.DEALER)
@@ -253,14 +272,15 @@ class IPythonKernel(Kernel):
         start = frames.index(b"<IDS|MSG>")
         header, parent, metadata, content = frames[start + 2 : start + 6]
         if channel in ("shell", "iopub"):
-            self._unnoticed.heard(parent, time.monotonic())
+            self._watchdog.heard(parent, time.monotonic())
         if PING_PREFIX.encode() in parent:
             self._take_answer_to_ping(channel, content)
+        # The welcome tells a new subscriber that it is subscribed; it belongs to no request.
         elif b"iopub_welcome" not in header:
             self.on_message(channel, header, parent, metadata, content, frames[start + 6 :])
 
     def _take_answer_to_ping(self, channel: str, content: bytes) -> None:
-        """Ready means: it replies, and what it publishes reaches us."""
+        """Report that the kernel is ready once it replies, and what it publishes arrives."""
         if channel == "shell":
             self._info = json.loads(content.decode("utf-8"))
         elif channel == "iopub":

@@ -13,7 +13,7 @@ BLOCK_BYTES = 1 << 16
 
 
 class MessageLog:
-    """A byte stream that forgets what was acknowledged and never renumbers what is left.
+    """A byte stream that drops what was acknowledged and never renumbers the rest.
 
     Offsets count from the agent's start, so a reader that lost an answer names the offset it has
     and reads on; how the stream was cut into answers does not matter.
@@ -32,7 +32,7 @@ class MessageLog:
 
     @property
     def retained_bytes(self) -> int:
-        """How many bytes nobody has acknowledged yet."""
+        """The number of bytes kept: unacknowledged ones, and what shares a block with them."""
         return self.end - self.base
 
     def has_room(self, size_bytes: int, *, times: int = 1) -> bool:
@@ -47,7 +47,7 @@ class MessageLog:
         self.end += len(line)
 
     def trim(self, offset: int) -> None:
-        """Forget what lies before an offset; whole blocks at a time, or everything."""
+        """Drop what lies before an offset; whole blocks at a time, or everything."""
         if offset >= self.end:
             self._blocks.clear()
             self.base = self.end
@@ -56,7 +56,7 @@ class MessageLog:
             self.base += len(self._blocks.popleft())
 
     def read(self, offset: int, limit_bytes: int) -> bytes:
-        """At most ``limit_bytes`` from ``offset`` on; the offset must not be trimmed yet."""
+        """Return at most ``limit_bytes`` from ``offset`` on, which must not be trimmed yet."""
         parts = []
         position = self.base
         wanted = limit_bytes
@@ -73,11 +73,11 @@ class MessageLog:
 
 
 DROPPABLE_TYPES = ("stream", "display_data", "update_display_data")
-"""What is dropped first when nobody fetches the log: output that only a reader would miss."""
+"""Dropped first when the log is not fetched: output without which the protocol still works."""
 
 
-class Recorder:
-    """Writes records; above the log's limit drops output, counts it, and says so when it can.
+class MessageRecorder:
+    """Writes records to the log; above its limit drops output, counts it, and records the loss.
 
     A record is ``{"c": channel, "h": header, "p": parent, "m": metadata, "d": content}``, with
     ``"b"`` for buffers in base64. Our own events are on the channel ``agent``.
@@ -93,27 +93,30 @@ class Recorder:
         self._dropped_messages = 0
         self._dropped_bytes = 0
 
-    def message(
+    def record(
         self, channel: str, msg_type: str, parts: Sequence[bytes], buffers: Sequence[Any]
     ) -> None:
         """Record one message: header, parent header, metadata, content as JSON bytes."""
+        # The parts are copied as they are: writing them anew would only cost time.
         line = b'{"c":"%s","h":%s,"p":%s,"m":%s,"d":%s' % (channel.encode(), *parts)
         if buffers:
             texts = [base64.b64encode(bytes(buffer)).decode() for buffer in buffers]
             line += b',"b":' + to_json(texts)
+        # A line break in JSON is white space (within strings it is escaped), and one ends a record.
         line = line.replace(b"\n", b" ") + b"}\n"
         if not self._may_keep(channel, msg_type, len(line)):
             self._dropped_messages += 1
             self._dropped_bytes += len(line)
             return
+        # Told as soon as something fits again, before it: the event stands where the gap is.
         if self._dropped_messages:
             messages, size_bytes = self._dropped_messages, self._dropped_bytes
             self._dropped_messages = self._dropped_bytes = 0
-            self.event("dropped", messages=messages, bytes=size_bytes)
+            self.record_event("dropped", messages=messages, bytes=size_bytes)
         self._log.append(line)
 
-    def event(self, name: str, **details: Any) -> None:
-        """Record an event of our own."""
+    def record_event(self, name: str, **details: Any) -> None:
+        """Record an event of the agent's own."""
         details["event"] = name
         self._log.append(b'{"c":"agent","d":%s}\n' % to_json(details))
 
@@ -122,6 +125,7 @@ class Recorder:
             return True
         if msg_type in DROPPABLE_TYPES:
             return False
+        # Without these a cell would never end: replies, input requests, "idle", errors.
         if channel != "iopub" or msg_type in ("status", "error"):
             return True
         return self._log.has_room(size_bytes, times=2)

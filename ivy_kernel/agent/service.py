@@ -1,4 +1,4 @@
-"""What a request means, and what a kernel's message means. Knows nothing of sockets."""
+"""Applies requests to the kernel and answers them; knows nothing of sockets."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import PROTOCOL_VERSION
-from .inflight import Flights, Ledger, TakenOverError
-from .kernel import Kernel
-from .message_log import MessageLog, Recorder
-from .polls import Poll, Polls
-from .supervisor import Keeper
-from .wire import Uploads, WireError, read_request, to_json, write_answer
+from .inflight import InFlightRequests, SubmissionSequence, TakenOverError
+from .kernel_process import KernelProcess
+from .long_polls import LongPoll, LongPolls
+from .message_log import MessageLog, MessageRecorder
+from .supervisor import KernelSupervisor
+from .wire import FragmentReassembly, WireError, read_request, to_json, write_answer
 
 QUIET_TYPES = ("status", "execute_input")
-"""Messages that nobody is woken for."""
+"""Messages that are no reason to answer a poll."""
 
 LAST_TYPES = ("execute_result", "error")
 """Output that is most often the last of its cell."""
 
-END_GRACE_SECONDS = 0.02
-"""How long output waits at least for a cell's end that seems near: together they are one call."""
+END_BATCHING_SECONDS = 0.02
+"""The least batching delay while a cell's end seems near: both then travel in one call."""
 
 INTERRUPTIBLE_TYPES = ("execute_request", "comm_open", "comm_msg", "comm_close")
 """Requests that run the user's code: cells, and the callbacks of widgets."""
@@ -32,10 +32,10 @@ LOG_LIMIT_BYTES = 64 << 20
 
 
 class Connection:
-    """Where an answer goes. Implemented by the daemon."""
+    """The other side of one request. Implemented by the daemon."""
 
     def answer(self, frame: bytes) -> bool:
-        """Send a framed answer; false when nobody is there any more."""
+        """Send a framed answer; false when the other side is gone."""
         raise NotImplementedError
 
 
@@ -56,24 +56,24 @@ class Service:
     def __init__(self, directory: str, options: dict[str, Any], clock: Callable[[], float]) -> None:
         self.nonce = os.urandom(8).hex()
         self.is_stopping = False
-        self.contacts = 0
-        self.last_contact = clock()
+        self.request_count = 0
+        self.last_request_at = clock()
         self._clock = clock
         self._log = MessageLog(int(options.get("log_limit_bytes", LOG_LIMIT_BYTES)))
-        self._recorder = Recorder(self._log)
-        self._polls = Polls(self._log, self._answer_poll)
-        self._ledger = Ledger()
-        self._flights = Flights()
-        self._uploads = Uploads()
+        self._recorder = MessageRecorder(self._log)
+        self._polls = LongPolls(self._log, self._answer_poll)
+        self._submissions = SubmissionSequence()
+        self._requests = InFlightRequests()
+        self._fragments = FragmentReassembly()
         self._comms: set[str] = set()
-        self.keeper = Keeper(
-            directory, options, self._flights, self.on_message, self._event, clock()
+        self.supervisor = KernelSupervisor(
+            directory, options, self._requests, self.on_message, self._record_event, clock()
         )
 
     @property
     def is_busy(self) -> bool:
         """Whether a request is being worked on or about to be."""
-        return len(self._flights) > 0 or self._ledger.is_holding
+        return len(self._requests) > 0 or self._submissions.is_holding
 
     # -- requests
 
@@ -81,14 +81,14 @@ class Service:
         """Take one request from the socket, whole or a fragment."""
         try:
             if payload.startswith(b"F:"):
-                whole = self._uploads.add(payload)
+                whole = self._fragments.add(payload)
                 if whole is None:
                     self._reply(connection, {"fragment": True})
                     return
                 payload = whole
             request = read_request(payload)
-            self.contacts += 1
-            self.last_contact = self._clock()
+            self.request_count += 1
+            self.last_request_at = self._clock()
             self._apply(connection, request)
         except TakenOverError:
             self._reply(connection, {"error": "taken over"})
@@ -103,66 +103,68 @@ class Service:
         if "attach" in request:
             self._reply(connection, self._attach(str(request["attach"]), now))
             return
+        # Everything that follows was meant for one agent: its offsets, numbers and kernel. Another
+        # one that was started in the same directory meanwhile must not act on it.
         if request.get("nonce") != self.nonce:
             self._reply(connection, {"error": "nonce"})
             return
-        self._ledger.check(int(request.get("session", 0)))
-        for submission in self._ledger.take(request.get("submit", ())):
+        self._submissions.check(int(request.get("session", 0)))
+        # Submissions first: an interrupt in the same call may be aimed at one of them.
+        for submission in self._submissions.take(request.get("submit", ())):
             self._submit(submission, now)
         extra = {}
         if "interrupt" in request:
-            extra["interrupt"] = self._flights.interrupt(request["interrupt"], now)
+            extra["interrupt"] = self._requests.interrupt(request["interrupt"], now)
         self.is_stopping = self.is_stopping or bool(request.get("shutdown"))
-        wish = request.get("poll")
-        if wish is None or self.is_stopping:
+        poll_options = request.get("poll")
+        if poll_options is None or self.is_stopping:
             self._reply(connection, extra)
         else:
-            self._polls.park(Poll(connection, wish, now), wish, now)
+            self._polls.park(LongPoll(connection, poll_options, now), now)
 
     def _attach(self, token: str, now: float) -> dict[str, Any]:
-        before = self._ledger.session
-        session = self._ledger.attach(token)
-        if session != before:
-            self._polls.release(now)
-        return {"attached": session, "base": self._log.base, "under_way": self._flights.ids}
+        before = self._submissions.client_number
+        client_number = self._submissions.attach(token)
+        if client_number != before:
+            # The parked polls are the earlier client's, whose next request hears "taken over".
+            self._polls.answer_all(now)
+        return {"attached": client_number, "base": self._log.base, "under_way": self._requests.ids}
 
     def _submit(self, submission: dict[str, Any], now: float) -> None:
         if "do" in submission:
             if submission["do"] == "restart":
-                self.keeper.restart(str(submission.get("id")), now)
-            return  # whatever else it says is a submission that was taken back
+                self.supervisor.restart(str(submission.get("id")), now)
+            return  # anything else is a submission that was taken back, and keeps its number
         header, content = submission["h"], submission["d"]
         message_id, msg_type = str(header["msg_id"]), str(header["msg_type"])
-        if submission.get("g", self.keeper.generation) != self.keeper.generation:
-            self._event("refused", id=message_id)
+        if submission.get("g", self.supervisor.generation) != self.supervisor.generation:
+            # Meant for a kernel that has ended, whose variables it would not find in this one.
+            self._record_event("refused", id=message_id)
             return
+        # An input_reply has neither reply nor "idle" of its own: nothing would ever end it.
         if submission["c"] != "stdin":
-            self._flights.start(message_id, msg_type)
-        self._follow_comm(msg_type, content)
+            self._requests.add(message_id, msg_type)
+        self._track_comm(msg_type, content)
         parts = [to_json(submission.get(name, {})) for name in ("h", "p", "m", "d")]
         buffers = [base64.b64decode(text) for text in submission.get("b", ())]
 
-        def send(kernel: Kernel) -> None:
+        def send(kernel: KernelProcess) -> None:
             kernel.send(str(submission["c"]), parts, buffers)
 
-        self.keeper.submit(message_id, send)
+        self.supervisor.submit(message_id, send)
 
     # -- answers
 
     def _header(self) -> dict[str, Any]:
         return {
-            "v": PROTOCOL_VERSION,
             "nonce": self.nonce,
-            "generation": self.keeper.generation,
-            "session": self._ledger.session,
-            "acknowledged": self._ledger.applied,
+            "generation": self.supervisor.generation,
+            "acknowledged": self._submissions.applied,
             "end": self._log.end,
-            "state": self.keeper.state,
-            "running": self._flights.current,
-            "pending": len(self._flights),
+            "pending": len(self._requests),
             "parked": len(self._polls),
             "comms": len(self._comms),
-            "threads": self.keeper.more_threads,
+            "threads": self.supervisor.extra_threads,
         }
 
     def _reply(self, connection: Connection, extra: dict[str, Any]) -> None:
@@ -171,7 +173,7 @@ class Service:
         frame, _ = write_answer(header)
         connection.answer(frame)
 
-    def _answer_poll(self, poll: Poll, offset: int, data: bytes) -> int:
+    def _answer_poll(self, poll: LongPoll, offset: int, data: bytes) -> int:
         header = self._header()
         header["offset"] = offset
         header["parked_seconds"] = round(self._clock() - poll.arrived, 3)
@@ -182,7 +184,7 @@ class Service:
         return taken if connection.answer(frame) else 0
 
     def drop(self, connection: Connection) -> None:
-        """A connection has been closed by its other side."""
+        """Forget the poll of a connection that its other side has closed."""
         self._polls.drop(connection)
 
     # -- the kernel's messages
@@ -196,57 +198,61 @@ class Service:
         content: bytes,
         buffers: Sequence[Any],
     ) -> None:
-        """Record one message of the kernel, and wake who waits for it."""
+        """Record one message of the kernel, and have the polls answered that wait for it."""
         now = self._clock()
         msg_type = str(json.loads(header.decode("utf-8")).get("msg_type", ""))
         parent_header = json.loads(parent.decode("utf-8"))
-        self._recorder.message(channel, msg_type, (header, parent, metadata, content), buffers)
+        # Before anything else: whatever an answer says of requests, their messages are in the log.
+        self._recorder.record(channel, msg_type, (header, parent, metadata, content), buffers)
         ended = False
         if msg_type == "status":
             ended = self._on_status(parent_header, json.loads(content.decode("utf-8")), now)
         elif msg_type.startswith("comm_"):
-            self._follow_comm(msg_type, json.loads(content.decode("utf-8")))
+            self._track_comm(msg_type, json.loads(content.decode("utf-8")))
         if channel in ("shell", "control"):
-            ended = self._flights.replied(str(parent_header.get("msg_id", "")))
+            ended = self._requests.replied(str(parent_header.get("msg_id", "")))
         if ended or msg_type == "input_request":
-            self._polls.speak(now, at_once=True)
+            self._polls.notify(now, at_once=True)
         elif msg_type not in QUIET_TYPES and channel not in ("shell", "control"):
-            ends_soon = msg_type in LAST_TYPES or self._flights.has_just_begun(now)
-            self._polls.speak(now, least_grace=END_GRACE_SECONDS if ends_soon else 0.0)
+            ends_soon = msg_type in LAST_TYPES or self._requests.has_just_begun(now)
+            self._polls.notify(now, least_delay=END_BATCHING_SECONDS if ends_soon else 0.0)
 
     def _on_status(self, parent: dict[str, Any], content: dict[str, Any], now: float) -> bool:
         execution_state, message_id = content.get("execution_state"), str(parent.get("msg_id", ""))
+        # Requests on the control channel are busy and idle beside a cell that is running: only
+        # what runs the user's code makes the kernel busy.
         if execution_state == "busy" and parent.get("msg_type") in INTERRUPTIBLE_TYPES:
-            self.keeper.state = "busy"
-            self._flights.busy(message_id, now)
+            self.supervisor.state = "busy"
+            self._requests.busy(message_id, now)
         elif execution_state == "idle":
-            if message_id == self._flights.current:
-                self.keeper.state = "idle"
-            return self._flights.idle(message_id, now)
+            if message_id == self._requests.current:
+                self.supervisor.state = "idle"
+            return self._requests.idle(message_id, now)
         return False
 
-    def _follow_comm(self, msg_type: str, content: dict[str, Any]) -> None:
+    def _track_comm(self, msg_type: str, content: dict[str, Any]) -> None:
         if msg_type == "comm_open":
             self._comms.add(str(content.get("comm_id")))
         elif msg_type == "comm_close":
             self._comms.discard(str(content.get("comm_id")))
 
-    def _event(self, name: str, **details: Any) -> None:
+    def _record_event(self, name: str, **details: Any) -> None:
         if name in ("died", "restarted"):
             self._comms.clear()
-        self._recorder.event(name, generation=self.keeper.generation, **details)
+        self._recorder.record_event(name, generation=self.supervisor.generation, **details)
+        # A ready kernel is no news to a waiting cell, whose own messages say so: it saves a call.
         is_news = name != "ready" or (len(self._polls) > 0 and not self.is_busy)
-        if is_news:  # that the kernel is ready is none to a cell, which will say so itself
-            self._polls.speak(self._clock(), at_once=True)
+        if is_news:
+            self._polls.notify(self._clock(), at_once=True)
 
     # -- the clock
 
     def next_time(self) -> float | None:
-        """When :meth:`tick` has something to do next, on the monotonic clock."""
+        """Return when :meth:`tick` has something to do next, on the monotonic clock."""
         times = [
             self._polls.next_time(running=self.is_busy),
-            self._flights.signal_at,
-            self.keeper.next_time(),
+            self._requests.signal_at,
+            self.supervisor.next_time(),
         ]
         known = [time for time in times if time is not None]
         return min(known) if known else None
@@ -254,14 +260,16 @@ class Service:
     def tick(self) -> None:
         """Do what is due. Called by the daemon after every turn of its loop."""
         now = self._clock()
-        self.keeper.run(now)
-        for message_id in self._flights.unanswered(now):
-            self._event("unanswered", id=message_id)
-        if self._flights.take_signal(now, is_ignored=self.keeper.ignores_interrupts):
-            self.keeper.interrupt()
+        # The kernel's messages come first: they may end the request that would be signalled, and
+        # they are what the polls are answered with.
+        self.supervisor.run(now)
+        for message_id in self._requests.take_unanswered(now):
+            self._record_event("unanswered", id=message_id)
+        if self._requests.take_signal(now, is_ignored=self.supervisor.ignores_interrupts):
+            self.supervisor.interrupt()
         self._polls.run(now, running=self.is_busy)
 
     def stop(self, wait: Callable[[float], None]) -> None:
-        """Answer everyone and end the kernel. Called by the daemon at its end."""
-        self._polls.release(self._clock())
-        self.keeper.stop(self._clock, wait)
+        """Answer every parked poll and end the kernel. Called by the daemon at its end."""
+        self._polls.answer_all(self._clock())
+        self.supervisor.stop(self._clock, wait)

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .kernel import Kernel
+from .kernel_process import KernelProcess
 from .wire import to_json
 
 READ_BYTES = 1 << 18
 
 
-class ShellKernel(Kernel):
+class ShellKernel(KernelProcess):
     """Speaks JSON lines: the same messages, without signatures and buffers."""
 
     kind = "built-in shell"
@@ -30,10 +30,11 @@ class ShellKernel(Kernel):
         with theirs:
             descriptor = theirs.fileno()
             flags = ["-S"] if sys.flags.no_site else []
-            self.launch([*flags, *entry_arguments(), "shell", str(descriptor)], [descriptor])
+            archive = str(Path(sys.argv[0]).resolve())  # cells run in another directory
+            self.launch([*flags, archive, "shell", str(descriptor)], [descriptor])
 
     def file_descriptors(self) -> list[int]:
-        """Our end of the socket pair."""
+        """Return the agent's end of the socket pair."""
         return [self._socket.fileno()]
 
     def send(self, channel: str, parts: Sequence[bytes], buffers: Sequence[bytes]) -> None:
@@ -62,11 +63,11 @@ class ShellKernel(Kernel):
             try:
                 self._take(json.loads(line.decode("utf-8")))
             except (ValueError, KeyError, AttributeError) as error:
-                self.report_nonsense(error)
+                self.report_unreadable(error)
         return got
 
     def next_time(self) -> float | None:
-        """Soon, while a request waits to be written; in no time otherwise."""
+        """Return 0 while a request waits to be written, else ``None``."""
         return 0.0 if self._outgoing else None
 
     def ask_to_stop(self) -> None:
@@ -77,7 +78,7 @@ class ShellKernel(Kernel):
             return  # it has ended by itself
 
     def close(self) -> None:
-        """Close our end."""
+        """Close the agent's end."""
         self._socket.close()
 
     def _take(self, message: dict[str, Any]) -> None:
@@ -94,9 +95,4 @@ class ShellKernel(Kernel):
                 sent = self._socket.send(self._outgoing[:READ_BYTES])
                 del self._outgoing[:sent]
         except OSError:
-            return  # full for now, or dead, which the daemon sees by itself
-
-
-def entry_arguments() -> list[str]:
-    """How this program is started again: the archive it is in."""
-    return [str(Path(sys.argv[0]).resolve())]
+            return  # full for now, or dead, which the supervisor sees by itself

@@ -1,7 +1,7 @@
-"""The first call's program: finds a living agent, else unpacks and starts one.
+"""The start program: finds a living agent, else unpacks and starts one.
 
-It stands alone, because it runs before there is anything to import from. Every step is taken under
-one lock in the private directory, so that two starts at once end up with one agent. It carries no
+It stands alone, because it runs before there is anything to import from. Agents are started under
+a lock in the private directory, so that two starts at once end up with one agent. It carries no
 cell: whether what it starts outlives this call, and whether its directory is there for the next
 one, is only known after a second call.
 """
@@ -19,15 +19,18 @@ import time
 from pathlib import Path
 from typing import Any
 
-LONGEST_PATH = 80
+LONGEST_PATH_CHARS = 80
 """Unix socket addresses are limited to 104 or 108 bytes, file names in the directory included."""
 
 START_SECONDS = 20.0
+"""For an agent that was launched to accept a connection."""
+
 ANSWER_SECONDS = 20.0
+"""For each step of a conversation with the agent: connect, send, receive."""
 
 
 def candidate_bases(wanted: list[str], excluded: list[str]) -> list[str]:
-    """The directories to try as a place for the private one, best first."""
+    """Return the directories in which to try to make the private one, best first."""
     standard = [
         os.environ.get("XDG_RUNTIME_DIR", ""),
         "/tmp",  # noqa: S108 - the directory made in it is private and checked for its owner
@@ -43,13 +46,14 @@ def candidate_bases(wanted: list[str], excluded: list[str]) -> list[str]:
 
 
 def is_private(directory: str) -> bool:
-    """Whether it is a real directory of our own that nobody else can enter."""
+    """Whether it is a real directory of this user that no other user can enter."""
+    # lstat, because another user may have put a link there, in /tmp above all.
     state = os.lstat(directory)
     return stat.S_ISDIR(state.st_mode) and state.st_uid == os.getuid() and not state.st_mode & 0o077
 
 
 def ask(directory: str, request: bytes) -> str:
-    """One request to the agent that serves a directory; its framed answer."""
+    """Send one request to the agent that serves a directory; return its framed answer."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream:
         stream.settimeout(ANSWER_SECONDS)
         stream.connect(directory + "/s")
@@ -66,7 +70,7 @@ def ask(directory: str, request: bytes) -> str:
 
 
 def find(directories: list[str], request: bytes) -> tuple[str, str] | None:
-    """The directory and the answer of an agent that lives."""
+    """Return the directory and the answer of an agent that lives, or ``None``."""
     for directory in directories:
         try:
             if is_private(directory):
@@ -77,10 +81,11 @@ def find(directories: list[str], request: bytes) -> tuple[str, str] | None:
 
 
 def prepare(directory: str) -> None:
-    """Make the private directory and see that sockets can be made in it."""
+    """Make the private directory and check that sockets can be made in it."""
     Path(directory).mkdir(0o700, exist_ok=True)
     if not is_private(directory):
         raise PermissionError("not a private directory of this user")
+    # Some file systems of containers and shared homes have no sockets.
     probe = Path(directory, "probe")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream:
         stream.bind(str(probe))
@@ -88,15 +93,16 @@ def prepare(directory: str) -> None:
 
 
 def lock_start(directory: str) -> int:
-    """Make the private directory and hold its start lock; the descriptor that holds it.
+    """Make the private directory and take its start lock; return the descriptor that holds it.
 
-    The directory may be removed while another start holds the lock: then it is made again.
+    The directory may be removed while this waits for the lock: then it is made again.
     """
     path = Path(directory, "start.lock")
     while True:
         prepare(directory)
         lock = os.open(str(path), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX)
+        # The lock counts only if its file is still the one that others find by its name.
         try:
             if os.path.samestat(os.fstat(lock), path.stat()):
                 return lock
@@ -106,13 +112,15 @@ def lock_start(directory: str) -> int:
 
 
 def launch(directory: str, parameters: dict[str, Any], code: bytes) -> None:
-    """Write the agent's code down and start it, detached from this call."""
+    """Write the agent's archive to its directory and start it, detached from this call."""
     archive = directory + "/agent.zip"
+    # Replaced at once: a built-in shell of an earlier agent may just be reading the old one.
     unfinished = Path(f"{archive}.{os.getpid()}")
     unfinished.write_bytes(code)
     unfinished.replace(archive)
     options = dict(parameters["options"])
     options.setdefault("working_directory", str(Path.cwd()))
+    # As isolated as this interpreter, whose runner will have had its reason.
     flags = (["-I"] if sys.flags.isolated else []) + (["-S"] if sys.flags.no_site else [])
     subprocess.Popen(
         [sys.executable or "python3", *flags, archive, "serve", directory, json.dumps(options)],
@@ -120,13 +128,14 @@ def launch(directory: str, parameters: dict[str, Any], code: bytes) -> None:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         env=dict(os.environ, **parameters.get("environment", {})),
+        # Neither pipes nor the process group: runners wait for the first and kill the second.
         close_fds=True,
         start_new_session=True,
-    ).wait()
+    ).wait()  # for the parent of the daemon's fork alone
 
 
 def start(directory: str, parameters: dict[str, Any], code: bytes) -> tuple[str, str]:
-    """Start an agent in a directory, unless one has come up meanwhile; how, and its answer."""
+    """Start an agent in a directory, unless one is there by now; return how, and its answer."""
     request = parameters["request"].encode("ascii")
     lock = lock_start(directory)
     try:
@@ -147,13 +156,13 @@ def start(directory: str, parameters: dict[str, Any], code: bytes) -> tuple[str,
 
 
 def run(parameters: dict[str, Any], code: bytes) -> str:
-    """What the call is to print: where the agent is and its answer, or why there is none."""
+    """Return what the call prints: where the agent is and its answer, or why there is none."""
     request = parameters["request"].encode("ascii")
     bases = candidate_bases(parameters.get("directories", []), parameters.get("excluded", []))
     name = f".ivy-{os.getuid()}-{parameters['key']}"
     places = {str(Path(base, name)): base for base in bases}
-    reasons = [path + ": path too long" for path in places if len(path) > LONGEST_PATH]
-    directories = [path for path in places if len(path) <= LONGEST_PATH]
+    reasons = [path + ": path too long" for path in places if len(path) > LONGEST_PATH_CHARS]
+    directories = [path for path in places if len(path) <= LONGEST_PATH_CHARS]
     found = find(directories, request)
     if found is not None:
         place = {"directory": found[0], "base": places[found[0]], "how": "found"}
@@ -170,7 +179,7 @@ def run(parameters: dict[str, Any], code: bytes) -> str:
 
 
 def main(parameters: dict[str, Any], code: bytes) -> None:
-    """Print the outcome between this call's marks; ``code`` is the archive that this came in."""
+    """Print the outcome between this call's marks; ``code`` is the archive with this module."""
     mark = parameters["call_id"]
     text = run(parameters, code)
     print(f"\nIVY-BEGIN-{mark}\n{text}\nIVY-END-{mark}", flush=True)  # noqa: T201 - it is the answer

@@ -1,4 +1,4 @@
-"""How requests and answers are framed on the agent's socket.
+"""The framing of requests and answers on the agent's socket.
 
 A request is its length in decimal, a newline, and that many bytes: base64 of zlib of JSON, or one
 fragment of that (``F:upload:index:count:data``), because some tool runners cannot take a large
@@ -24,13 +24,14 @@ SLICE_LIMIT_BYTES = 16 << 20
 SMALLEST_BLOCK_BYTES = 256
 LARGEST_BLOCK_BYTES = 1 << 14
 FRAME_BYTES = 256
-"""Room for what is around the packed bytes: their length, checksum and newlines, the marks."""
+"""Room for what surrounds the packed bytes: their length, checksum and newlines, the marks."""
 
 SAMPLE_BYTES = 1 << 14
-HARDLY_SMALLER = 0.6
+INCOMPRESSIBLE_RATIO = 0.6
 """A sample that keeps more than this share of its size is not worth packing."""
 
-UPLOADS_AT_ONCE = 4
+UNFINISHED_REQUESTS_LIMIT = 4
+"""An upload that was given up is dropped when so many newer ones have begun."""
 
 
 class WireError(ValueError):
@@ -38,13 +39,14 @@ class WireError(ValueError):
 
 
 def to_json(value: Any) -> bytes:
-    """Compact ASCII JSON; what JSON does not know becomes its string."""
+    """Return compact ASCII JSON; what JSON does not know becomes its string."""
     return json.dumps(value, separators=(",", ":"), default=str).encode("ascii")
 
 
 def read_request(payload: bytes) -> dict[str, Any]:
-    """Decode one whole request; a WireError says why it cannot be."""
+    """Decode one whole request; raises WireError with the reason."""
     try:
+        # Bounded, so that a small request cannot unpack to more memory than there is.
         inflater = zlib.decompressobj()
         text = inflater.decompress(base64.b64decode(payload), REQUEST_LIMIT_BYTES)
         if inflater.unconsumed_tail or not inflater.eof:
@@ -64,7 +66,7 @@ def write_answer(
     limit_chars: int = 1 << 30,
     may_be_plain: bool = False,
 ) -> tuple[bytes, int]:
-    """One framed answer within a number of characters; how many bytes of the body are in it.
+    """Return a framed answer of at most ``limit_chars``, and how many bytes of the body it holds.
 
     Some of the body is always in it, so that a reader with a small limit gets on.
     """
@@ -80,9 +82,12 @@ def write_answer(
 
 
 def is_better_plain(body: bytes) -> bool:
-    """Whether packing a slice would hardly make it smaller, and it can travel as it is."""
+    """Whether a slice would hardly shrink when packed, and can travel as it is."""
+    # A tab is read back as the newline it stands for; "\r", which runners add, is taken out.
     sample = body[:SAMPLE_BYTES]
-    if len(sample) < SAMPLE_BYTES or len(zlib.compress(sample, 1)) < HARDLY_SMALLER * len(sample):
+    if len(sample) < SAMPLE_BYTES or len(zlib.compress(sample, 1)) < INCOMPRESSIBLE_RATIO * len(
+        sample
+    ):
         return False
     return body.isascii() and b"\t" not in body and b"\r" not in body
 
@@ -93,6 +98,7 @@ def _pack(head: bytes, body: bytes, limit_chars: int) -> tuple[bytearray, int]:
     block = max(SMALLEST_BLOCK_BYTES, min(LARGEST_BLOCK_BYTES, limit_chars // 8))
     room = limit_chars * 3 // 4 - FRAME_BYTES - block
     taken = 0
+    # Flushed block by block, because only then it is known how large the packed bytes are.
     while taken < len(body) and (taken == 0 or len(packed) < room):
         packed += deflater.compress(body[taken : taken + block])
         packed += deflater.flush(zlib.Z_SYNC_FLUSH)
@@ -107,21 +113,21 @@ def _frame(content: bytes | bytearray, text: bytes) -> bytes:
     return head + b"\n".join(lines)
 
 
-class Uploads:
-    """Requests that arrive in fragments, in any order; only a few unfinished ones are kept."""
+class FragmentReassembly:
+    """Joins requests that arrive in fragments, in any order; keeps only a few unfinished ones."""
 
     def __init__(self) -> None:
         self._pieces: dict[bytes, dict[int, bytes]] = {}
 
     def add(self, fragment: bytes) -> bytes | None:
-        """Keep one fragment; the whole request once it is complete, else ``None``."""
+        """Keep one fragment; return the whole request once it is complete, else ``None``."""
         try:
             _, upload, index, count, data = fragment.split(b":", 4)
             position, total = int(index), int(count)
         except ValueError as error:
             raise WireError("fragment that cannot be read") from error
         pieces = self._pieces.setdefault(upload, {})
-        while len(self._pieces) > UPLOADS_AT_ONCE:
+        while len(self._pieces) > UNFINISHED_REQUESTS_LIMIT:
             del self._pieces[next(iter(self._pieces))]
         pieces[position] = data
         if sum(len(piece) for piece in pieces.values()) > REQUEST_LIMIT_BYTES:

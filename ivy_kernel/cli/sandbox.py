@@ -27,8 +27,15 @@ from ivy_kernel.models import Json
 from ivy_kernel.session.describe import duration_words, status_lines, warnings
 from ivy_kernel.session.lifecycle import Lifecycle
 from ivy_kernel.session.open import open_lifecycle
-from ivy_kernel.status import END_STATES, Deadline, Reading, SandboxStatus, State, monotonic_seconds
-from ivy_kernel.status.schedule import REFUSALS
+from ivy_kernel.status import (
+    END_STATES,
+    Deadline,
+    SandboxStatus,
+    State,
+    StatusReading,
+    monotonic_seconds,
+)
+from ivy_kernel.status.schedule import PERMANENT_ERRORS
 
 TICK_SECONDS = 1.0
 WAITING_SECONDS = 3.0
@@ -69,14 +76,14 @@ async def watch_status(lifecycle: Lifecycle, *, until: str, as_json: bool) -> in
     monitor = lifecycle.monitor()
     ended: list[int | Exception] = []
 
-    def on_reading(reading: Reading) -> None:
+    def on_reading(reading: StatusReading) -> None:
         screen.show_change(reading)
         end = _end(reading, until)
         if end is not None:
             ended.append(end)
             stopped.set()
 
-    asking: asyncio.Future[Reading] | None = None
+    asking: asyncio.Future[StatusReading] | None = None
     try:
         with monitor.watch(on_reading):
             while not stopped.is_set():
@@ -106,11 +113,11 @@ async def _wait(stopped: asyncio.Event) -> None:
         return
 
 
-def _end(reading: Reading, until: str) -> int | Exception | None:
+def _end(reading: StatusReading, until: str) -> int | Exception | None:
     """What a reading ends the watch with; ``None`` to go on."""
     if not until:
         return None
-    if isinstance(reading.error, REFUSALS):
+    if isinstance(reading.error, PERMANENT_ERRORS):
         return reading.error
     if reading.status is None or reading.error is not None:
         return None
@@ -131,7 +138,7 @@ class _Screen:
         self._is_live = sys.stdout.isatty() and not as_json
         self._told: tuple[Any, ...] = ()
 
-    def show_change(self, reading: Reading) -> None:
+    def show_change(self, reading: StatusReading) -> None:
         """Print a line if something has changed that is not just time passing."""
         now = monotonic_seconds()
         if self._as_json:
@@ -144,7 +151,7 @@ class _Screen:
             print_line(status_line(self._lifecycle.name, reading, now))
         self._told = told
 
-    def tick(self, reading: Reading) -> None:
+    def tick(self, reading: StatusReading) -> None:
         """In a terminal, write the one line again."""
         if not self._is_live:
             return
@@ -160,7 +167,7 @@ class _Screen:
             sys.stdout.flush()
 
 
-def status_line(name: str, reading: Reading, now: float) -> str:
+def status_line(name: str, reading: StatusReading, now: float) -> str:
     """State, countdowns, and what is wrong, in one line."""
     reason = reading.stale_reason(now)
     if reading.status is None:

@@ -26,8 +26,8 @@ from ivy_kernel.magics.cell import run_cell
 from ivy_kernel.magics.commands import IvyCommand
 from ivy_kernel.magics.options import HelpAskedError, parse_cell_options
 from ivy_kernel.models import Cell, Json, Message, Outcome, Sink
-from ivy_kernel.routes.agent import AgentLost, Event, KernelDied, KernelReady
-from ivy_kernel.routes.agent.route import AgentCells
+from ivy_kernel.routes.base import LiveKernel
+from ivy_kernel.routes.events import AgentLost, Event, KernelDied, KernelReady
 from ivy_kernel.routes.outcomes import show_command_error, show_error, succeeded
 from ivy_kernel.session.describe import event_sentence
 from ivy_kernel.session.output import JUPYTER_SERVER_RATE, Pacer
@@ -232,8 +232,8 @@ class CellRunner:
         prompt, secret = str(content.get("prompt", "")), bool(content.get("password"))
         try:
             value = await ask_user(prompt, secret)
-            if self.agent is not None:
-                await self.agent.answer_input(value, request)
+            if self.live is not None:
+                await self.live.answer_input(value, request)
         except Exception as exc:  # or the cell would wait at its input() for ever
             self._note(f"The answer did not reach the sandbox ({type(exc).__name__}).")
             if self._current.session is not None:
@@ -244,7 +244,7 @@ class CellRunner:
         if isinstance(event, KernelReady):
             self.features = [name for name in event.features if name == "debugger"]
         elif isinstance(event, AgentLost | KernelDied) and self._current.session is not None:
-            self._current.session.lifecycle.poke()
+            self._current.session.lifecycle.refresh_soon()
         sentence = event_sentence(event)
         if sentence:
             self._note(sentence)
@@ -313,11 +313,11 @@ class CellRunner:
         self._following = True
         try:
             with self._earlier.shown_in(sink):
-                await session.open_agent(status)
-                if session.agent is not None:
-                    if session.agent.earlier_runs:
+                await session.open_live(status)
+                if session.live is not None:
+                    if session.live.earlier_runs:
                         sink(Message("stream", {"name": "stderr", "text": ANNOUNCEMENT}))
-                    await session.agent.follow()
+                    await session.live.follow()
         finally:
             self._following = False
 
@@ -331,22 +331,22 @@ class CellRunner:
             return None
 
     @property
-    def agent(self) -> AgentCells | None:
-        """The agent route, when it is the one that is open."""
-        return self._current.session.agent if self._current.session is not None else None
+    def live(self) -> LiveKernel | None:
+        """The kernel behind the open route, where it has one."""
+        return self._current.session.live if self._current.session is not None else None
 
     @property
     def interruptible(self) -> bool:
         """Whether anything is under way that an interrupt could be meant for."""
-        agent = self.agent
+        agent = self.live
         return self.busy or (agent is not None and (agent.running_comms or agent.earlier_runs))
 
     async def interrupt(self) -> None:
         """Stop the running cell, or a widget's callback; harmless when nothing runs."""
         session = self._current.session
-        if self._following and self.agent is not None and self.agent.earlier_runs:
+        if self._following and self.live is not None and self.live.earlier_runs:
             self._following = False  # a second interrupt ends the waiting
-            await self.agent.interrupt()
+            await self.live.interrupt()
         elif session is not None and (session.busy or self._task is None):
             await session.interrupt()
         elif self._task is not None:

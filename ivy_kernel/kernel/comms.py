@@ -16,7 +16,7 @@ from comm.base_comm import BaseComm, CommManager
 from ivy_kernel.errors import IvyError, NoSandboxError
 from ivy_kernel.kernel.current_session import CurrentSession
 from ivy_kernel.models import Json, Message, Sink
-from ivy_kernel.routes.agent.route import AgentCells
+from ivy_kernel.routes.base import LiveKernel
 
 WIDGETS_CONTROL = "jupyter.widget.control"
 """By this target a front end asks for the state of all widgets at once."""
@@ -140,7 +140,7 @@ class Comms:
         IvyError
             When it did not reach the sandbox.
         """
-        agent = self._agent
+        agent = self._live
         if agent is None:
             return
         self._current.comms.sent(request)
@@ -151,14 +151,14 @@ class Comms:
         await self._flush()
 
     @property
-    def _agent(self) -> AgentCells | None:
+    def _live(self) -> LiveKernel | None:
         session = self._current.session
-        return session.agent if session is not None else None
+        return session.live if session is not None else None
 
     @property
     def must_ask(self) -> bool:
         """Whether only the sandbox knows all its comms, so that it must be idle to tell."""
-        return self._agent is not None and not self._current.comms.is_complete
+        return self._live is not None and not self._current.comms.is_complete
 
     async def info(self, content: Json) -> Json:
         """The open comms, by id (message spec, "Comm info").
@@ -174,7 +174,7 @@ class Comms:
 
     async def _info_there(self, content: Json, target_name: str | None) -> Json:
         session, comms = self._current.session, self._current.comms
-        if session is None or session.agent is None:
+        if session is None or session.live is None:
             return {}
         answer = None
         try:

@@ -10,8 +10,8 @@ from traitlets.config import Config
 from ivy_kernel.kernel.remote_comms import RemoteComms
 from ivy_kernel.kernel.restart import Chat, RestartMark, session_key_of
 from ivy_kernel.models import Sink
-from ivy_kernel.routes.agent import Event
-from ivy_kernel.session.kernel_registry import UseNote, kernel_id_of
+from ivy_kernel.routes.events import Event
+from ivy_kernel.session.kernel_registry import KernelRegistration, kernel_id_of
 from ivy_kernel.session.open import LiveSettings, identity, open_lifecycle, open_session
 from ivy_kernel.session.session import Session
 
@@ -52,7 +52,7 @@ class CurrentSession:
         self._on_background = on_background
         self._on_event = on_event
         self._mark = RestartMark(connection_file)
-        self._use = UseNote(kernel_id_of(connection_file))
+        self._registration = KernelRegistration(kernel_id_of(connection_file))
         self._session_key = session_key_of(connection_file)
         self._identity: tuple[object, ...] = ()
         self._chat: Chat = ()
@@ -79,7 +79,7 @@ class CurrentSession:
                 closing.add_done_callback(self._closing.discard)
             self.session = self._open()
             self._identity = wanted
-            self._use.write(**self.session.lifecycle.use)
+            self._registration.register(**self.session.lifecycle.registry_fields)
         return self.session
 
     def _open(self) -> Session:
@@ -110,7 +110,7 @@ class CurrentSession:
 
     def begin_end(self, *, restart: bool) -> None:
         """As `CellRunner.begin_end`."""
-        self._use.remove()
+        self._registration.unregister()
         if restart:
             self._mark.leave(self._chats)
         else:

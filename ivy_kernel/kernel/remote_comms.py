@@ -7,7 +7,7 @@ a page that is told "no comms" forgets its widgets for good.
 from __future__ import annotations
 
 from ivy_kernel.models import Json, Message
-from ivy_kernel.routes.agent import AgentLost, AgentOpened, Event, KernelDied, KernelReady
+from ivy_kernel.routes.events import AgentLost, AgentOpened, Event, KernelDied, KernelReady
 
 
 class RemoteComms:

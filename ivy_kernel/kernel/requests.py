@@ -283,7 +283,7 @@ class ControlRequests:
     async def _forwarded(self, parent: Json, seconds: float) -> Json | None:
         """The sandbox's answer to a request; ``None`` without one."""
         runner, loop = self._runner(), self._main_loop()
-        agent = runner.agent if runner is not None else None
+        agent = runner.live if runner is not None else None
         if agent is None or loop is None:
             return None
         work = asyncio.run_coroutine_threadsafe(

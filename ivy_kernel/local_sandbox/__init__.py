@@ -7,26 +7,27 @@ boundary**: code that runs in it can do whatever that user can do.
 It shares no code with the rest of the package: a misreading of the API on both sides would
 otherwise cancel out in every test.
 
-=============== ===========================================================================
-module          its one job
-=============== ===========================================================================
-``__main__``    the command line
-``guard``       the entry process: outlives the server, so that nothing outlives both
-``server``      listens, writes the ``runtime_file``, stops when idle or told to
-``config``      every setting, with its ``checks``
-``handlers``    Ivy's routes · ``recoup`` Recoup's route · ``control`` settings at run time
-``credentials`` who is asking · ``limits`` how often · ``refusal`` how it is refused
-``counters``    what is counted · ``clock`` what time it is said to be
-``host``        what the server gives to its sandboxes
-``chats``       owners, campaigns and sessions of chats
-``sandbox``     the life of one sandbox, from provisioning to hibernation and expiry
-``tools``       the eleven tools · ``families`` the shapes in which they answer
-``notebook``    the persistent kernel · ``outputs`` what a cell of it shows
-``script``      code in fresh processes · ``runners`` how hostile their surroundings are
-``workspace``   files, confined to a chat's directory · ``search`` grep and glob
-``manifest``    the registered files · ``place`` where everything is on disk
-``processes``   the processes of one chat · ``pipes`` what they print
-``keeper``      the process that is their parent · ``descendants`` finding and killing them
-``environment`` what they see of the user's environment, which is no secret
-=============== ===========================================================================
+================== ========================================================================
+module             its one job
+================== ========================================================================
+``__main__``       the command line
+``supervisor``     the entry process: starts the server, and kills what it leaves behind
+``server``         listens, announces its address, stops when idle or told to
+``handlers``       the routes of both APIs
+``access``         credentials, rate limit, and the owners of chats
+``errors``         the error responses
+``config``         every setting: type, bounds, default, help text
+``environment``    the server's shared state, its clock, and the variables of processes
+``sandbox``        the life of one sandbox, from provisioning to hibernation and expiry
+``tools``          the eleven tools
+``results``        what running code gave, in the two usual shapes
+``notebook``       the persistent kernel, and the outputs of its cells
+``script``         code in fresh processes, and the usual runner
+``workspace``      a chat's directories, files, and list of registered files
+``search``         grep and glob, in a process of their own
+``processes``      the processes of one chat, and their output
+``process_reaper`` the process that is their parent; finding and killing descendants
+``simulation``     test instruments, loaded only when a setting asks: unusual
+                   ``result_shapes``, hostile ``runners``, ``control`` at run time
+================== ========================================================================
 """

@@ -67,8 +67,8 @@ def _parser(epilog: str) -> argparse.ArgumentParser:
     add("--config-file", type=_absolute, help="settings as a JSON object in a file")
     add("--control", action="store_true", help="serve /_control (settings at run time, counters)")
     add("--verbose", action="store_true", help="log every request to stderr")
-    add("--guard-pid", type=int, default=0, help=argparse.SUPPRESS)
-    add("--guard-descriptor", type=int, default=-1, help=argparse.SUPPRESS)
+    add("--supervisor-pid", type=int, default=0, help=argparse.SUPPRESS)
+    add("--supervisor-descriptor", type=int, default=-1, help=argparse.SUPPRESS)
     return parser
 
 
@@ -84,7 +84,7 @@ is in the runtime file. Settings come from --config-file, then {CONFIG_VARIABLE}
 
 
 def _objects(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """The objects with settings, in the order in which they apply."""
+    """The JSON objects with settings, in the order in which they apply."""
     texts = []
     if options.config_file is not None:
         texts.append(("--config-file", options.config_file.read_text()))
@@ -105,12 +105,13 @@ def _objects(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _serve(options: argparse.Namespace) -> int:
+    # Imported here: the supervisor, which starts from this module too, needs none of it.
     import logging
 
     from ivy_kernel.local_sandbox.config import Config, ConfigError
-    from ivy_kernel.local_sandbox.environment import MARKER
+    from ivy_kernel.local_sandbox.process_reaper import SANDBOX_ID_VARIABLE
+    from ivy_kernel.local_sandbox.script import runner_of
     from ivy_kernel.local_sandbox.server import Options, serve
-    from ivy_kernel.local_sandbox.simulation import runners
 
     config = Config()
     try:
@@ -118,9 +119,10 @@ def _serve(options: argparse.Namespace) -> int:
             config = config.merged(value)
     except ConfigError as error:
         raise SystemExit(f"wrong setting: {error}") from None
-    if why := runners.unavailable(config.runner):
+    if why := runner_of(config).unavailable():
         raise SystemExit(why)
-    for name in (CONFIG_VARIABLE, MARKER):
+    # Not to be inherited: the settings may hold tokens, and a marker is that of an outer sandbox.
+    for name in (CONFIG_VARIABLE, SANDBOX_ID_VARIABLE):
         os.environ.pop(name, None)
     logging.basicConfig(
         level=logging.INFO if options.verbose else logging.WARNING,
@@ -136,29 +138,30 @@ def _serve(options: argparse.Namespace) -> int:
             idle_exit_seconds=options.idle_exit_seconds,
             control=options.control,
             config=config,
-            guard_pid=options.guard_pid,
-            guard_descriptor=options.guard_descriptor,
+            supervisor_pid=options.supervisor_pid,
+            supervisor_descriptor=options.supervisor_descriptor,
         )
     )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the guard, or, when the guard calls, the server."""
+    """Run the supervisor, or the server when it is the supervisor that calls."""
     if os.name != "posix":
         raise SystemExit("the local sandbox needs Linux or macOS")
     given = list(sys.argv[1:] if arguments is None else arguments)
+    # Only the help needs the settings: their module takes longer to import than the supervisor.
     wants_help = "-h" in given or "--help" in given
     options = _parser(_epilog() if wants_help else "").parse_args(given)
-    if options.guard_descriptor >= 0:
+    if options.supervisor_descriptor >= 0:
         return _serve(options)
-    from ivy_kernel.local_sandbox.guard import guard
+    from ivy_kernel.local_sandbox.supervisor import supervise
 
-    # The server runs elsewhere, so that what is relative here must be made absolute.
+    # The server runs in another directory: paths that are relative here must be made absolute.
     for name in ("root", "runtime_file", "config_file"):
         value = getattr(options, name)
         if value is not None:
             given.append(f"--{name.replace('_', '-')}={value}")
-    return guard(given, options.runtime_file)
+    return supervise(given, options.runtime_file)
 
 
 if __name__ == "__main__":

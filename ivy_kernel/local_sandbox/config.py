@@ -1,177 +1,169 @@
-"""Every setting of the local sandbox, with its default, meaning and check."""
+"""Every setting of the local sandbox: its type, bounds, default and help text."""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
-from ivy_kernel.local_sandbox import checks
-from ivy_kernel.local_sandbox.checks import Check
-from ivy_kernel.local_sandbox.simulation.result_shapes import CASES, FAMILIES, NESTINGS
-from ivy_kernel.local_sandbox.simulation.runners import RUNNERS
+from msgspec import UNSET, Meta, Struct, UnsetType, ValidationError, convert, field, to_builtins
+from msgspec.structs import replace
 
 Json = dict[str, Any]
-
-PROFILES = ("local", "cloud")
 
 
 class ConfigError(ValueError):
     """A setting is unknown or has a value that cannot be used."""
 
 
-def _about(check: Check, meaning: str) -> dict[str, Any]:
-    return {"check": check, "meaning": meaning}
+# The names of shapes and runners stand here and not beside their code: most of that is in
+# `simulation`, which a server loads only when a setting asks for it.
+ResultShape = Literal[
+    "process",
+    "process_returncode",
+    "text",
+    "text_result",
+    "text_text",
+    "nbformat",
+    "nbformat_lines",
+    "nbformat_cells",
+    "nbformat_notebook",
+    "typed",
+    "content",
+    "artifacts",
+    "images",
+    "error_string",
+    "error_object",
+    "error_traceback",
+]
+ResultCase = Literal["snake", "camel"]
+ResultNesting = Literal["", "result", "data", "output", "result_json", "data_json", "output_json"]
+RunnerName = Literal[
+    "normal", "kill_descendants", "fresh_tmp", "pid_namespace", "serial", "python_dash_c"
+]
+RunGroup = Literal["script", "notebook"]
+ToolGroup = Literal["script", "notebook", "files"]
+Phase = Literal["compute", "mount"]
+
+# The upper bound refuses infinity, which a JSON number like 1e999 becomes.
+_Seconds = Annotated[float, Meta(ge=0, le=sys.float_info.max)]
+_Deadline = Annotated[float, Meta(ge=0.05, le=sys.float_info.max)]
+_Count = Annotated[int, Meta(ge=0)]
+_Name = Annotated[str, Meta(min_length=1)]
+# A title replaces the words that `_allowed` would find for the type.
+_Owners: TypeAlias = Annotated[
+    dict[_Name, _Name], Meta(title="an object that maps each token to the name of its owner")
+]
+_Chat: TypeAlias = Annotated[
+    dict[Literal["owner", "campaign"], str],
+    Meta(title='an object like {"owner": "…", "campaign": "…"}'),
+]
+# As many entries as there are keys: a null, which removes a key, is refused here.
+_Phases: TypeAlias = Annotated[dict[Phase, _Seconds], Meta(min_length=len(get_args(Phase)))]
+_Caps: TypeAlias = Annotated[dict[ToolGroup, _Deadline], Meta(min_length=len(get_args(ToolGroup)))]
+_Shapes: TypeAlias = Annotated[
+    dict[RunGroup, ResultShape], Meta(min_length=len(get_args(RunGroup)))
+]
 
 
-def _setting(default: Any, check: Check, meaning: str) -> Any:
-    return field(default=default, metadata=_about(check, meaning))
+def _listed(choices: Any) -> str:
+    return ", ".join(word for word in get_args(choices) if word)
 
 
-_TOOL_GROUPS = ("script", "notebook", "files")
-_RUN_GROUPS = ("script", "notebook")
+class RateLimitRule(Struct, frozen=True, forbid_unknown_fields=True):
+    """A rate limit: ``requests`` in ``per_seconds`` (60), and the form of ``Retry-After``."""
+
+    requests: int | float
+    per_seconds: int | float | UnsetType = UNSET
+    retry_after: Literal["seconds", "date", "none"] | UnsetType = UNSET
 
 
-@dataclass(frozen=True)
-class Config:
-    """The settings; ``merged`` makes a changed copy. ``meaning`` in each field's metadata."""
+class Config(Struct, frozen=True, kw_only=True):
+    """The settings; ``merged`` makes a changed copy.
 
-    profile: str = _setting(
-        "local",
-        checks.choice(*PROFILES),
-        "local: a sandbox lives until terminated; cloud: 300 s / 1800 s",
+    The last item of each annotation is the line for ``--help``.
+    """
+
+    profile: Annotated[
+        Literal["local", "cloud"], "local: a sandbox lives until terminated; cloud: 300 s / 1800 s"
+    ] = "local"
+    hibernate_seconds: Annotated[
+        _Deadline | None, "idle time to hibernation; null: as the profile says"
+    ] = None
+    runtime_seconds: Annotated[_Deadline | None, "life of a runtime; null: as the profile says"] = (
+        None
     )
-    hibernate_seconds: float | None = _setting(
-        None,
-        checks.number(0.05, optional=True),
-        "idle time to hibernation; null: as the profile says",
-    )
-    runtime_seconds: float | None = _setting(
-        None, checks.number(0.05, optional=True), "life of a runtime; null: as the profile says"
-    )
-    expiry_margin_seconds: float | None = _setting(
-        None,
-        checks.number(0, optional=True),
+    expiry_margin_seconds: Annotated[
+        _Seconds | None,
         "Recoup says active only while expiry is further away; null: 10 or a tenth of the runtime",
+    ] = None
+    expiry_keeps_snapshot: Annotated[
+        bool, "an expired sandbox ends as hibernated (resumable), else as archived"
+    ] = True
+    hibernating_seconds: Annotated[_Seconds, "how long hibernating takes at least"] = 0.2
+    hibernation_fails: Annotated[
+        bool, "hibernation fails: lifecycle failed with a live runtime, healed by a read"
+    ] = False
+    provision_seconds: Annotated[_Phases, "how long each phase of a cold start takes at least"] = (
+        field(default_factory=lambda: {"compute": 0.6, "mount": 0.4})
     )
-    expiry_keeps_snapshot: bool = _setting(
-        True, checks.flag, "an expired sandbox ends as hibernated (resumable), else as archived"
+    restore_seconds: Annotated[_Phases, "how long each phase of a resume takes at least"] = field(
+        default_factory=lambda: {"compute": 0.3, "mount": 0.2}
     )
-    hibernating_seconds: float = _setting(
-        0.2, checks.number(), "how long hibernating takes at least"
+    provision_fails_in: Annotated[
+        Literal["", "compute", "mount"], "the phase in which provisioning fails"
+    ] = ""
+    provision_error: Annotated[str, "the errorMessage of a failed provisioning"] = (
+        "no capacity in this region"
     )
-    hibernation_fails: bool = _setting(
-        False,
-        checks.flag,
-        "hibernation fails: lifecycle failed with a live runtime, healed by a read",
-    )
-    provision_seconds: dict[str, float] = field(
-        default_factory=lambda: {"compute": 0.6, "mount": 0.4},
-        metadata=_about(
-            checks.each(checks.number(), ("compute", "mount")),
-            "how long each phase of a cold start takes at least",
-        ),
-    )
-    restore_seconds: dict[str, float] = field(
-        default_factory=lambda: {"compute": 0.3, "mount": 0.2},
-        metadata=_about(
-            checks.each(checks.number(), ("compute", "mount")),
-            "how long each phase of a resume takes at least",
-        ),
-    )
-    provision_fails_in: str = _setting(
-        "", checks.choice("", "compute", "mount"), "the phase in which provisioning fails"
-    )
-    provision_error: str = _setting(
-        "no capacity in this region", checks.text, "the errorMessage of a failed provisioning"
-    )
-    create_error: int = _setting(0, checks.choice(0, 500, 503), "create answers with this status")
+    create_error: Annotated[Literal[0, 500, 503], "create answers with this status"] = 0
 
-    chats: dict[str, dict[str, str]] = field(
-        default_factory=dict,
-        metadata=_about(
-            checks.each(checks.chat),
-            "chat id to owner and campaign; other chats belong to who creates first",
-        ),
-    )
-    sessions: dict[str, str] = field(
-        default_factory=dict,
-        metadata=_about(
-            checks.each(checks.text), "session id to owner, for sessions that never had a sandbox"
-        ),
-    )
-    tokens: dict[str, str] = field(
-        default_factory=dict,
-        metadata=_about(checks.owners, "further accepted tokens, each to its owner"),
-    )
-    rate_limit: dict[str, Any] | None = field(
-        default=None, metadata=_about(checks.rate_limit, "requests per owner; null for no limit")
-    )
+    chats: Annotated[
+        dict[str, _Chat], "chat id to owner and campaign; other chats belong to who creates first"
+    ] = {}
+    sessions: Annotated[
+        dict[str, str], "session id to owner, for sessions that never had a sandbox"
+    ] = {}
+    tokens: Annotated[_Owners, "further accepted tokens, each to its owner"] = {}
+    rate_limit: Annotated[RateLimitRule | None, "requests per owner; null for no limit"] = None
 
-    cap_seconds: dict[str, float] = field(
-        default_factory=lambda: {"script": 120, "notebook": 300, "files": 300},
-        metadata=_about(
-            checks.each(checks.number(0.05), _TOOL_GROUPS),
-            "the most that timeout may ask for, per group of tools",
-        ),
+    cap_seconds: Annotated[_Caps, "the most that timeout may ask for, per group of tools"] = field(
+        default_factory=lambda: {"script": 120, "notebook": 300, "files": 300}
     )
-    interrupt_grace_seconds: float = _setting(
-        5.0,
-        checks.number(),
-        "how long a notebook cell may take to stop before its kernel is killed",
-    )
-    max_request_bytes: int = _setting(
-        200 << 20, checks.whole(1), "a larger body is refused with 400"
-    )
-    max_code_chars: int = _setting(
-        0, checks.whole(), "longer code is refused with 400; 0: no limit"
-    )
-    output_limit_bytes: int = _setting(
-        100 << 20,
-        checks.whole(),
-        "what is kept of each stream of a call; the rest is dropped and counted",
-    )
-    stdout_limit_chars: int = _setting(
-        0, checks.whole(), "each text is cut to this length, with a note; 0: no limit"
-    )
-    memory_limit_bytes: int = _setting(
-        0, checks.whole(), "address space of each process (RLIMIT_AS); 0: no limit"
-    )
-
-    result_family: dict[str, str] = field(
-        default_factory=lambda: {"script": "process", "notebook": "nbformat"},
-        metadata=_about(
-            checks.each(checks.choice(*FAMILIES), _RUN_GROUPS),
-            f"the shape of results, per group of tools: {', '.join(FAMILIES)}",
-        ),
-    )
-    result_case: str = _setting("snake", checks.choice(*CASES), "spelling of the keys of results")
-    result_nesting: str = _setting(
-        "",
-        checks.choice(*NESTINGS),
-        f"where a result is put in the answer: {', '.join(NESTINGS[1:])}",
-    )
-    code_field: dict[str, str] = field(
-        default_factory=dict,
-        metadata=_about(
-            checks.each(checks.text),
-            "tool to the name of its code (or command) field; others get 400",
-        ),
-    )
-    runner: str = _setting(
-        "normal", checks.choice(*RUNNERS), f"how calls are run: {', '.join(RUNNERS)}"
-    )
-    python: str = _setting("", checks.text, "the Python of the sandbox; empty: the server's own")
-    rscript: str = _setting("Rscript", checks.text, "the Rscript of the sandbox")
-    environment: dict[str, str] = field(
-        default_factory=dict,
-        metadata=_about(checks.each(checks.text), "further variables for processes"),
-    )
-    cancel_on_disconnect: bool = _setting(
-        False, checks.flag, "a call whose client went away is stopped; false: it goes on to its end"
-    )
-    skew_ms: int = _setting(0, checks.any_whole, "the server's clock is off by so much")
+    interrupt_grace_seconds: Annotated[
+        _Seconds, "how long a notebook cell may take to stop before its kernel is killed"
+    ] = 5.0
+    max_request_bytes: Annotated[int, Meta(ge=1), "a larger body is refused with 400"] = 200 << 20
+    max_code_chars: Annotated[_Count, "longer code is refused with 400; 0: no limit"] = 0
+    output_limit_bytes: Annotated[
+        _Count, "what is kept of each stream of a call; the rest is dropped and counted"
+    ] = 100 << 20
+    stdout_limit_chars: Annotated[
+        _Count, "each text is cut to this length, with a note; 0: no limit"
+    ] = 0
+    memory_limit_bytes: Annotated[
+        _Count, "address space of each process (RLIMIT_AS); 0: no limit"
+    ] = 0
+    result_family: Annotated[
+        _Shapes, f"the shape of results, per group of tools: {_listed(ResultShape)}"
+    ] = field(default_factory=lambda: {"script": "process", "notebook": "nbformat"})
+    result_case: Annotated[ResultCase, "spelling of the keys of results"] = "snake"
+    result_nesting: Annotated[
+        ResultNesting, f"where a result is put in the answer: {_listed(ResultNesting)}"
+    ] = ""
+    code_field: Annotated[
+        dict[str, str], "tool to the name of its code (or command) field; others get 400"
+    ] = {}
+    runner: Annotated[RunnerName, f"how calls are run: {_listed(RunnerName)}"] = "normal"
+    python: Annotated[str, "the Python of the sandbox; empty: the server's own"] = ""
+    rscript: Annotated[str, "the Rscript of the sandbox"] = "Rscript"
+    environment: Annotated[dict[str, str], "further variables for processes"] = {}
+    cancel_on_disconnect: Annotated[
+        bool, "a call whose client went away is stopped; false: it goes on to its end"
+    ] = False
+    skew_ms: Annotated[int, "the server's clock is off by so much"] = 0
 
     @property
     def hibernate_after_seconds(self) -> float | None:
@@ -189,7 +181,7 @@ class Config:
 
     @property
     def expiry_margin(self) -> float:
-        """How far away the expiry must be for Recoup's ``active``, in seconds."""
+        """Seconds that the expiry must be away for Recoup's ``active``."""
         if self.expiry_margin_seconds is not None:
             return self.expiry_margin_seconds
         runtime = self.runtime_limit_seconds
@@ -203,36 +195,66 @@ class Config:
         ConfigError
             A setting is unknown or its value is not allowed.
         """
-        known = {item.name: item for item in fields(self)}
         new: Json = {}
         for name, value in changes.items():
-            if name not in known:
-                raise ConfigError(f"there is no setting {name!r}; there are: {', '.join(known)}")
-            current = getattr(self, name)
+            if name not in _TYPES:
+                raise ConfigError(f"there is no setting {name!r}; there are: {', '.join(_TYPES)}")
+            current = to_builtins(getattr(self, name))
             if isinstance(current, dict) and isinstance(value, dict):
                 both = {**current, **value}
                 value = {key: item for key, item in both.items() if item is not None}
             elif name == "result_family" and isinstance(value, str):
-                value = dict.fromkeys(_RUN_GROUPS, value)
-            if allowed := known[name].metadata["check"](value):
+                value = dict.fromkeys(get_args(RunGroup), value)
+            try:
+                converted = convert(value, _TYPES[name])
+            except ValidationError:
                 # A token must not get into an error text, so that no value of it is shown.
                 shown = "the value given" if name == "tokens" else json.dumps(value)
-                raise ConfigError(f"{name} cannot be {shown}; allowed: {allowed}")
-            new[name] = value
+                allowed = _allowed(_TYPES[name])
+                raise ConfigError(f"{name} cannot be {shown}; allowed: {allowed}") from None
+            # Numbers stay as they were given: 2 shall not come back as 2.0.
+            new[name] = converted if isinstance(converted, Struct) else value
         return replace(self, **new)
 
     def shown(self) -> Json:
         """The settings as JSON, tokens masked."""
-        shown = asdict(self)
-        shown["tokens"] = sorted(self.tokens.values())
-        return shown
+        return {**to_builtins(self), "tokens": sorted(self.tokens.values())}
+
+
+_TYPES = get_type_hints(Config, include_extras=True)
+_WORDS = {
+    bool: "true or false",
+    str: "a string",
+    NoneType: "null",
+    int: "a whole number",
+    float: "a number",
+    RateLimitRule: '{"requests": 60, "per_seconds": 60, "retry_after": "seconds"}',
+}
+
+
+def _allowed(kind: Any) -> str:
+    """Says in words which values a type allows; msgspec's own text does not list the choices."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        metas = [meta for meta in kind.__metadata__ if isinstance(meta, Meta)]
+        title = next((meta.title for meta in metas if meta.title), "")
+        low = next((f" of at least {meta.ge:g}" for meta in metas if meta.ge is not None), "")
+        return title or _allowed(inner[0]) + low
+    if origin is Literal:
+        return ", ".join(json.dumps(word) for word in inner)
+    if origin in (Union, UnionType):
+        return " or ".join(_allowed(choice) for choice in inner)
+    if origin is dict:
+        keys = f"keys: {_allowed(inner[0])}; " if get_origin(inner[0]) is Literal else ""
+        return f"an object ({keys}values: {_allowed(inner[1])})"
+    return _WORDS[kind]
 
 
 def described() -> str:
     """One line per setting, for ``--help``."""
     blank = Config()
     lines = []
-    for item in fields(Config):
-        default = json.dumps(getattr(blank, item.name))
-        lines.append(f"  {item.name} (default {default}): {item.metadata['meaning']}")
+    for name, kind in _TYPES.items():
+        default = json.dumps(getattr(blank, name))
+        lines.append(f"  {name} (default {default}): {kind.__metadata__[-1]}")
     return "\n".join(lines)

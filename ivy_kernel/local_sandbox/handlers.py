@@ -1,7 +1,8 @@
-"""Ivy's routes, and what all routes have in common.
+"""The routes of both APIs, and what all routes have in common.
 
 Source: ``POST /v1/sandbox/create``, ``GET /v1/sandbox/{chatId}/status``,
-``POST /v1/sandbox/{chatId}/tool/{toolName}``, ``…/exec``, ``…/terminate``, ``GET …/manifest``.
+``POST /v1/sandbox/{chatId}/tool/{toolName}``, ``…/exec``, ``…/terminate``, ``GET …/manifest`` of
+Ivy; ``GET /api/sandbox/status`` of Recoup.
 """
 
 from __future__ import annotations
@@ -21,12 +22,9 @@ import msgspec
 from tornado import web
 from tornado.httputil import format_timestamp
 
-from ivy_kernel.local_sandbox.chats import Chats
-from ivy_kernel.local_sandbox.config import Config
-from ivy_kernel.local_sandbox.credentials import Credentials, RateLimit
-from ivy_kernel.local_sandbox.host import Clock
-from ivy_kernel.local_sandbox.refusal import Refusal
-from ivy_kernel.local_sandbox.simulation.counters import Counters
+from ivy_kernel.local_sandbox.access import Chats, Credentials, RateLimit
+from ivy_kernel.local_sandbox.environment import Clock, ServerContext
+from ivy_kernel.local_sandbox.errors import ApiError
 from ivy_kernel.local_sandbox.tools import TOOLS, run_tool
 
 Json = dict[str, Any]
@@ -38,31 +36,29 @@ _HOSTS = ("127.0.0.1", "localhost", "[::1]")
 
 
 @dataclass
-class Parts:
-    """What the handlers work with.
+class ServerState:
+    """The state that the handlers work with.
 
     Parameters
     ----------
-    config
-        The settings of the moment; replaced when they change.
-    clock, credentials, rate_limit, chats, counters
-        The parts of the server.
+    context
+        The state that the sandboxes share too.
+    credentials, rate_limit, chats
+        Who may ask, how often, and for which chats.
+    last_request_at
+        The monotonic time at which an accepted request last began or ended.
     url
         The base URL, known when the server listens.
-    asked_at
-        When an accepted request last began or ended.
     open_requests
-        How many are being answered.
+        The number of accepted requests that are not answered yet.
     """
 
-    config: Config
-    clock: Clock
+    context: ServerContext
     credentials: Credentials
     rate_limit: RateLimit
     chats: Chats
-    counters: Counters
+    last_request_at: float
     url: str = ""
-    asked_at: float = 0.0
     open_requests: int = 0
 
 
@@ -75,10 +71,10 @@ def _finite(value: Any) -> Any:
 
 
 def json_bytes(value: Json) -> bytes:
-    """Valid JSON: what JSON has no word for becomes null."""
+    """Valid JSON: NaN and infinity, which JSON does not have, become null."""
     try:
         return msgspec.json.encode(value)
-    except UnicodeEncodeError:  # half a character, which JSON can only escape
+    except UnicodeEncodeError:  # a lone surrogate, which JSON can only escape
         return json.dumps(_finite(value), allow_nan=False).encode()
 
 
@@ -87,20 +83,22 @@ def _no_constant(word: str) -> NoReturn:
 
 
 class Handler(web.RequestHandler):
-    """What every route does: who asks, how often, and errors as JSON without internals."""
+    """Base of all routes: authentication, rate limit, and errors as JSON without internals."""
 
     route = ""
-    parts: Parts
+    state: ServerState
 
-    def initialize(self, parts: Parts) -> None:
-        """Take the parts of the server (tornado calls this)."""
-        self.parts = parts
+    def initialize(self, state: ServerState) -> None:
+        """Take the server's state (tornado calls this)."""
+        self.state = state
         self.owner = ""
         self._accepted = False
         self._work: asyncio.Task[Any] | None = None
+        self._bytes_out = 0
 
     def set_default_headers(self) -> None:
-        """Headers of every answer; the date is the server's own clock's."""
+        """Set the headers of every answer; the date is the server's own clock's."""
+        # tornado calls this before `initialize`, so that only the application is there to ask.
         clock: Clock = self.application.settings["clock"]
         self.set_header("Server", "ivy-local-sandbox")
         self.set_header("Content-Type", "application/json")
@@ -109,30 +107,31 @@ class Handler(web.RequestHandler):
         self.set_header("Date", format_timestamp(clock.http_date_seconds()))
 
     def compute_etag(self) -> None:
-        """No entity tags: an answer is always whole."""
+        """Do nothing: no entity tags, an answer is always whole."""
 
     def prepare(self) -> None:
-        """Refuse whoever may not ask."""
+        """Authenticate and count the request, or refuse it."""
         try:
             self._refuse_foreign_hosts()
             self.owner = self.authenticated_owner()
             self._accepted = True
-            self.parts.open_requests += 1
-            self.parts.asked_at = self.parts.clock.now()
-            self.parts.rate_limit.count(self.owner)
-        except Refusal as refusal:
-            self.refuse(refusal)
+            self.state.open_requests += 1
+            self.state.last_request_at = self.state.context.clock.now()
+            self.state.rate_limit.count(self.owner)
+        except ApiError as error:
+            self.respond_error(error)
 
     def _refuse_foreign_hosts(self) -> None:
-        # A web page whose name was made to point at 127.0.0.1 still sends its own name.
+        # DNS rebinding: a web page whose name was made to point at 127.0.0.1 still sends its own
+        # name as Host.
         host = self.request.host.lower()
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
         if name not in _HOSTS:
-            raise Refusal(403, "the Host header is not that of this machine", "FORBIDDEN_HOST")
+            raise ApiError(403, "the Host header is not that of this machine", "FORBIDDEN_HOST")
 
     def authenticated_owner(self) -> str:
         """The owner by Ivy's credentials."""
-        return self.parts.credentials.ivy_owner(
+        return self.state.credentials.ivy_owner(
             self.request.headers, self.get_cookie("__session") or "", bearer_only=False
         )
 
@@ -141,68 +140,70 @@ class Handler(web.RequestHandler):
 
         Raises
         ------
-        Refusal
+        ApiError
             400 when it is none.
         """
-        limit = self.parts.config.max_request_bytes
+        limit = self.state.context.config.max_request_bytes
         if len(self.request.body) > limit:
             text = f"the body has {len(self.request.body)} bytes; {limit} are allowed"
-            raise Refusal(400, text, "REQUEST_TOO_LARGE")
+            raise ApiError(400, text, "REQUEST_TOO_LARGE")
+        # Python's parser takes NaN and Infinity, which are no JSON, and gives up on deep nesting
+        # with a RecursionError.
         try:
             body = json.loads(self.request.body, parse_constant=_no_constant)
         except (ValueError, RecursionError):
             body = None
         if not isinstance(body, dict):
-            raise Refusal(400, "the body is not a JSON object", "BAD_BODY")
+            raise ApiError(400, "the body is not a JSON object", "BAD_BODY")
         return body
 
     async def answer(self, work: Coroutine[Any, Any, tuple[int, Json]]) -> None:
-        """Do the work and answer with its status and object, or with its refusal."""
+        """Do the work and answer with its status and object, or with its error."""
         self._work = asyncio.ensure_future(work)
         try:
             status_code, body = await self._work
         except asyncio.CancelledError:
-            # The client went away and nobody is left to hear an answer, or the server ends.
-            self.refuse(Refusal(502, "the call was cancelled", "CANCELLED"))
-        except Refusal as refusal:
-            self.refuse(refusal)
+            # The client went away and no one reads the answer, or the server ends.
+            self.respond_error(ApiError(502, "the call was cancelled", "CANCELLED"))
+        except ApiError as error:
+            self.respond_error(error)
         else:
-            self.say(status_code, body)
+            self.respond(status_code, body)
 
     def on_connection_close(self) -> None:
         """Stop the work of a client that went away, if so configured (tornado calls this)."""
-        if self.parts.config.cancel_on_disconnect and self._work is not None:
+        if self.state.context.config.cancel_on_disconnect and self._work is not None:
             self._work.cancel()
 
-    def say(self, status_code: int, body: Json) -> None:
+    def respond(self, status_code: int, body: Json) -> None:
         """Finish with a JSON object."""
         self.set_status(status_code)
         content = json_bytes(body)
-        self.parts.counters.bytes_out += len(content)
+        self._bytes_out = len(content)
         self.finish(content)
 
-    def refuse(self, refusal: Refusal) -> None:
+    def respond_error(self, error: ApiError) -> None:
         """Finish with an error."""
-        if refusal.retry_after:
-            self.set_header("Retry-After", refusal.retry_after)
-        self.say(refusal.status_code, self.error_body(refusal))
+        if error.retry_after:
+            self.set_header("Retry-After", error.retry_after)
+        self.respond(error.status_code, self.error_body(error))
 
-    def error_body(self, refusal: Refusal) -> Json:
+    def error_body(self, error: ApiError) -> Json:
         """The JSON object of an error."""
-        return {"error": refusal.error, "code": refusal.code}
+        return {"error": error.error, "code": error.code}
 
     def write_error(self, status_code: int, **_: Any) -> None:
-        """Finish with tornado's own errors, and with those that nobody expected."""
+        """Finish with an error of tornado's own, or with an unexpected one (tornado calls this)."""
         words = "internal error; the server's log says more"
         if status_code != HTTPStatus.INTERNAL_SERVER_ERROR:
             words = HTTPStatus(status_code).phrase.lower()
         if status_code == HTTPStatus.METHOD_NOT_ALLOWED:
             self.set_header("Allow", ", ".join(self._methods()))
         code = HTTPStatus(status_code).name
-        self.say(status_code, self.error_body(Refusal(status_code, words, code)))
+        self.respond_error(ApiError(status_code, words, code))
 
     def _methods(self) -> list[str]:
-        own = type(self)
+        own = type(self)  # tornado's base class has a method for every verb
         return [name for name in _METHODS if name.lower() in own.__dict__]
 
     def log_exception(
@@ -211,7 +212,7 @@ class Handler(web.RequestHandler):
         value: BaseException | None,
         tb: TracebackType | None,
     ) -> None:
-        """Log what nobody expected; no headers and no query, for they may hold secrets."""
+        """Log unexpected errors, without headers and query: those may hold secrets."""
         if value is not None and not isinstance(value, web.HTTPError):
             where = f"{self.request.method} {self.request.path}"
             log.error("unexpected error in %s", where, exc_info=value)
@@ -219,12 +220,12 @@ class Handler(web.RequestHandler):
     def on_finish(self) -> None:
         """Count and log the request (tornado calls this)."""
         if self._accepted:
-            self.parts.open_requests -= 1
-            self.parts.asked_at = self.parts.clock.now()
+            self.state.open_requests -= 1
+            self.state.last_request_at = self.state.context.clock.now()
         method = self.request.method if self.request.method in _METHODS else "(other)"
         status_code = self.get_status()
-        self.parts.counters.request(
-            f"{method} {self.route}", status_code, len(self.request.body or b"")
+        self.state.context.observer.on_request(
+            f"{method} {self.route}", status_code, len(self.request.body or b""), self._bytes_out
         )
         took_ms = self.request.request_time() * 1000
         log.info("%s %s %d %.1f ms", method, self.request.path, status_code, took_ms)
@@ -237,14 +238,14 @@ class CreateHandler(Handler):
 
     def authenticated_owner(self) -> str:
         """The owner by ``Authorization`` alone, as this route demands."""
-        return self.parts.credentials.ivy_owner(self.request.headers, "", bearer_only=True)
+        return self.state.credentials.ivy_owner(self.request.headers, "", bearer_only=True)
 
     async def post(self) -> None:
         """Create the sandbox of a chat."""
         await self.answer(self._create())
 
     async def _create(self) -> tuple[int, Json]:
-        return await self.parts.chats.create(self.owner, self.body_object(), self.parts.url)
+        return await self.state.chats.create(self.owner, self.body_object(), self.state.url)
 
 
 class StatusHandler(Handler):
@@ -253,12 +254,12 @@ class StatusHandler(Handler):
     route = "/v1/sandbox/{chatId}/status"
 
     async def get(self, chat_id: str) -> None:
-        """Say how the sandbox is."""
+        """Answer with the sandbox's status."""
         await self.answer(self._status(chat_id))
 
     async def _status(self, chat_id: str) -> tuple[int, Json]:
-        self.parts.chats.admit(chat_id, self.owner)
-        sandbox = self.parts.chats.sandbox(chat_id)
+        self.state.chats.admit(chat_id, self.owner)
+        sandbox = self.state.chats.sandbox(chat_id)
         return 200, {"status": "none"} if sandbox is None else sandbox.ivy_status()
 
 
@@ -272,18 +273,19 @@ class ToolHandler(Handler):
         await self.answer(self._run(chat_id, tool))
 
     async def _run(self, chat_id: str, tool: str) -> tuple[int, Json]:
-        self.parts.chats.admit(chat_id, self.owner)
+        self.state.chats.admit(chat_id, self.owner)
         if tool not in TOOLS:
             text = f"there is no tool {tool!r}; there are: {', '.join(TOOLS)}"
-            raise Refusal(400, text, "UNKNOWN_TOOL")
+            raise ApiError(400, text, "UNKNOWN_TOOL")
         body = self.body_object()
-        sandbox = self.parts.chats.sandbox_for_tools(chat_id)
+        sandbox = self.state.chats.sandbox_for_tools(chat_id)
         began = time.perf_counter()
+        # Failed calls count as well.
         try:
             async with sandbox.in_use() as box:
-                return 200, await run_tool(tool, self.parts.config, box, body)
+                return 200, await run_tool(tool, self.state.context.config, box, body)
         finally:
-            self.parts.counters.call(tool, (time.perf_counter() - began) * 1000)
+            self.state.context.observer.on_call(tool, (time.perf_counter() - began) * 1000)
 
 
 class ExecHandler(ToolHandler):
@@ -306,8 +308,8 @@ class TerminateHandler(Handler):
         await self.answer(self._terminate(chat_id))
 
     async def _terminate(self, chat_id: str) -> tuple[int, Json]:
-        self.parts.chats.admit(chat_id, self.owner)
-        sandbox = self.parts.chats.sandbox(chat_id)
+        self.state.chats.admit(chat_id, self.owner)
+        sandbox = self.state.chats.sandbox(chat_id)
         terminated = sandbox is not None and await sandbox.terminate()
         return 200, {"success": True, "status": "none", "terminated": terminated}
 
@@ -322,8 +324,8 @@ class ManifestHandler(Handler):
         await self.answer(self._manifest(chat_id))
 
     async def _manifest(self, chat_id: str) -> tuple[int, Json]:
-        self.parts.chats.admit(chat_id, self.owner)
-        return 200, self.parts.chats.manifest(chat_id)
+        self.state.chats.admit(chat_id, self.owner)
+        return 200, self.state.chats.manifest(chat_id)
 
 
 class UnknownHandler(Handler):
@@ -332,29 +334,32 @@ class UnknownHandler(Handler):
     route = "(unknown)"
 
     def prepare(self) -> None:
-        """There is nothing here, whoever asks."""
-        self.refuse(Refusal(404, "there is no such route", "NOT_FOUND"))
+        """Answer 404, with or without credentials."""
+        self.respond_error(ApiError(404, "there is no such route", "NOT_FOUND"))
 
 
 class SessionStatusHandler(Handler):
-    """Lifecycle of the sandbox that is bound to a session; reading it is no activity."""
+    """Recoup's ``GET /api/sandbox/status``: lifecycle of a session's sandbox, read passively.
+
+    Reading it is no activity: it does not put hibernation off.
+    """
 
     route = "/api/sandbox/status"
 
     def authenticated_owner(self) -> str:
         """The owner by exactly one of ``x-api-key`` and ``Authorization``."""
-        return self.parts.credentials.recoup_owner(self.request.headers)
+        return self.state.credentials.recoup_owner(self.request.headers)
 
-    def error_body(self, refusal: Refusal) -> Json:
-        """Errors as Recoup writes them."""
-        return {"status": "error", "error": refusal.error}
+    def error_body(self, error: ApiError) -> Json:
+        """The JSON object of an error as Recoup writes it."""
+        return {"status": "error", "error": error.error}
 
     async def get(self) -> None:
-        """Say how the sandbox of the session is."""
+        """Answer with the status of the session's sandbox."""
         await self.answer(self._status())
 
     async def _status(self) -> tuple[int, Json]:
         session_id = self.get_query_argument("sessionId", "", strip=False)
         if not session_id:
-            raise Refusal(400, "the query parameter sessionId is missing", "MISSING_ID")
-        return 200, self.parts.chats.session_status(session_id, self.owner)
+            raise ApiError(400, "the query parameter sessionId is missing", "MISSING_ID")
+        return 200, self.state.chats.session_status(session_id, self.owner)

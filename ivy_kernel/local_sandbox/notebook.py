@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ivy_kernel.local_sandbox.processes import ChatProcesses, Process
-from ivy_kernel.local_sandbox.simulation.result_shapes import Run
+from ivy_kernel.local_sandbox.results import Run
 
 if TYPE_CHECKING:
     from jupyter_client.asynchronous.client import AsyncKernelClient
@@ -24,13 +24,13 @@ _ERROR_KEYS = ("ename", "evalue", "traceback")
 
 
 @dataclass
-class Outputs:
-    """The outputs so far.
+class CellOutputs:
+    """The outputs of a running cell so far, as a front end would show them.
 
     Parameters
     ----------
     limit_bytes
-        How much text of streams is kept; the rest is dropped and counted.
+        The amount of stream text to keep; the rest is dropped and counted.
     items
         The outputs, as in nbformat 4.
     execution_count
@@ -45,11 +45,12 @@ class Outputs:
     failed: bool = False
     _clear_next: bool = False
     _display_ids: list[str | None] = field(default_factory=list)
+    # The text of the last output if it is a stream: joined once, for a cell may print line by line.
     _parts: list[str] = field(default_factory=list)
     _stream_chars: int = 0
     _dropped_chars: int = 0
 
-    def take(self, kind: str, content: Json) -> None:
+    def apply(self, kind: str, content: Json) -> None:
         """Apply one iopub message."""
         if kind == "execute_input":
             self.execution_count = content["execution_count"]
@@ -72,7 +73,7 @@ class Outputs:
             self._add({"output_type": "error", **{k: content[k] for k in _ERROR_KEYS}}, None)
 
     def finish(self) -> None:
-        """Put the parts of the last stream together."""
+        """Join the parts of the last stream, and note what was dropped."""
         if self._parts:
             self.items[-1]["text"] = "".join(self._parts)
             self._parts = []
@@ -113,21 +114,23 @@ class Outputs:
 
 
 _START_SECONDS = 60.0
-_LONGEST_IPC_PATH = 90
-_LAST_WORDS_SECONDS = 0.2
-_ASK_SECONDS = 0.2
-_SIGNAL_AGAIN_SECONDS = 1.0
+# A socket's path has 104 characters on macOS (108 on Linux), and jupyter_client adds "-1" to "-5".
+_MAX_IPC_PATH_CHARS = 90
+_LAST_OUTPUT_SECONDS = 0.2
+_READY_RETRY_SECONDS = 0.2
+_INTERRUPT_RETRY_SECONDS = 1.0
 _REPLY_SECONDS = 2.0
 _INTERRUPTED = {
     "ename": "KeyboardInterrupt",
     "evalue": "",
     "traceback": ["KeyboardInterrupt"],
 }
+# Pauses between wake-ups: soon at first, then doubling.
 _WAKE_SECONDS = (0.3, 0.6, 1.2, 2.5, 5.0, 10.0, 20.0)
 
 
 class CellTimeoutError(Exception):
-    """The cell's time was up; the text says what became of the kernel."""
+    """The cell's time was up; the text tells whether its kernel was kept."""
 
 
 class KernelStartError(Exception):
@@ -135,30 +138,30 @@ class KernelStartError(Exception):
 
 
 class NotebookKernel:
-    """One ipykernel below the chat's keeper, started when the first cell comes.
+    """One ipykernel below the chat's process reaper, started for the first cell.
 
     Parameters
     ----------
     processes
         The chat's processes.
     directory
-        Where it runs.
+        Its working directory.
     runtime_directory
-        For its connection file and sockets.
+        The directory of its connection file and sockets.
     """
 
     def __init__(self, processes: ChatProcesses, directory: Path, runtime_directory: Path) -> None:
         self._processes = processes
         self._directory = directory
         self._runtime_directory = runtime_directory
-        self._turn = asyncio.Lock()
+        self._queue = asyncio.Lock()
         self._client: AsyncKernelClient | None = None
         self._process: Process | None = None
         self._starts = 0
 
     @property
     def running(self) -> bool:
-        """Whether there is a kernel."""
+        """True while the kernel's process lives."""
         return self._process is not None and not self._process.ended.done()
 
     async def run(
@@ -170,7 +173,7 @@ class NotebookKernel:
         grace_seconds: float,
         output_limit_bytes: int,
     ) -> Run:
-        """Run a cell after all that came before it.
+        """Run a cell after all earlier ones.
 
         Parameters
         ----------
@@ -181,9 +184,9 @@ class NotebookKernel:
         timeout_seconds
             Its time, in which the time in the queue counts, and the start of a kernel does not.
         grace_seconds
-            How long it may take to stop when interrupted.
+            The time that it has to stop after an interrupt, before its kernel is killed.
         output_limit_bytes
-            How much text of streams is kept.
+            The amount of stream text to keep.
 
         Raises
         ------
@@ -195,7 +198,7 @@ class NotebookKernel:
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout_seconds
         try:
-            await asyncio.wait_for(self._turn.acquire(), timeout_seconds)
+            await asyncio.wait_for(self._queue.acquire(), timeout_seconds)
         except asyncio.TimeoutError:
             raise CellTimeoutError(
                 "it waited for earlier cells all the time, and never ran"
@@ -204,8 +207,9 @@ class NotebookKernel:
             if not self.running:
                 began = loop.time()
                 await self._start(argv)
+                # The time of a start is not the cell's.
                 until += loop.time() - began
-            outputs = Outputs(output_limit_bytes)
+            outputs = CellOutputs(output_limit_bytes)
             try:
                 await self._execute(code, outputs, until, grace_seconds)
             except asyncio.CancelledError:
@@ -214,31 +218,33 @@ class NotebookKernel:
             outputs.finish()
             return Run(outputs.items, int(outputs.failed), outputs.execution_count)
         finally:
-            self._turn.release()
+            self._queue.release()
 
     async def _execute(
-        self, code: str, outputs: Outputs, until: float, grace_seconds: float
+        self, code: str, outputs: CellOutputs, until: float, grace_seconds: float
     ) -> None:
         client, process = self._client, self._process
         if client is None or process is None:
             raise KernelStartError("the kernel has been stopped")
         message_id = client.execute(code, allow_stdin=False)
-        following = asyncio.ensure_future(_follow(client, message_id, outputs))
+        following = asyncio.ensure_future(_collect(client, message_id, outputs))
         awaited: list[asyncio.Future[Any]] = [following, process.ended]
         remaining = max(0.0, until - asyncio.get_running_loop().time())
         try:
             await asyncio.wait(awaited, timeout=remaining, return_when=asyncio.FIRST_COMPLETED)
             if process.ended.done():
                 exit_code = process.ended.result()  # it raises when the whole sandbox is gone
-                # What it said last may still be on its way.
-                await asyncio.wait([following], timeout=_LAST_WORDS_SECONDS)
+                # Its last output may still be on its way.
+                await asyncio.wait([following], timeout=_LAST_OUTPUT_SECONDS)
                 await self.close()
                 text = f"the kernel died with exit code {exit_code}; its variables are gone"
-                outputs.take("error", {"ename": "DeadKernelError", "evalue": text, "traceback": []})
+                outputs.apply(
+                    "error", {"ename": "DeadKernelError", "evalue": text, "traceback": []}
+                )
             elif following.done():
                 following.result()
             else:
-                # From here on only one may read the channels.
+                # Stopped first: `_stop_cell` reads the shell channel too.
                 following.cancel()
                 await asyncio.wait([following])
                 await self._stop_cell(grace_seconds)
@@ -253,10 +259,10 @@ class NotebookKernel:
             return
         ended = asyncio.ensure_future(_end(client))
         until = asyncio.get_running_loop().time() + grace_seconds
-        # A kernel that is just beginning the cell does not listen to signals yet: more than one.
+        # More than one signal: a kernel ignores one that comes just before the cell begins.
         while not ended.done() and (left := until - asyncio.get_running_loop().time()) > 0:
             process.signal_group(signal.SIGINT)
-            await asyncio.wait([ended], timeout=min(left, _SIGNAL_AGAIN_SECONDS))
+            await asyncio.wait([ended], timeout=min(left, _INTERRUPT_RETRY_SECONDS))
         if not ended.done():
             ended.cancel()
             await self.close()
@@ -272,16 +278,19 @@ class NotebookKernel:
         await self.close()
         self._starts += 1
         name = self._runtime_directory / f"k{os.getpid()}-{self._starts}"
-        ipc = len(str(name)) <= _LONGEST_IPC_PATH
-        # Sockets in a private directory need no ports, which others could take in between.
+        ipc = len(str(name)) <= _MAX_IPC_PATH_CHARS
+        # Sockets in a private directory need no ports, which another process could take between
+        # their choice and their use.
         transport = {"transport": "ipc", "ip": str(name)} if ipc else {"transport": "tcp"}
         connection_file = f"{name}.json"
         write_connection_file(connection_file, **transport)  # type: ignore[arg-type]  # str each
+        # Its pipes carry no output of cells, which comes by iopub; stderr is for a failed start.
         process = await self._processes.start(
             argv(connection_file), self._directory, output_limit_bytes=1 << 16
         )
         client = AsyncKernelClient(connection_file=connection_file)
         client.load_connection_file()
+        # No heartbeat, for the reaper tells when it ends; no control, for signals interrupt it.
         client.start_channels(hb=False, control=False)
         self._process, self._client = process, client
         ready = asyncio.ensure_future(_until_ready(client))
@@ -292,9 +301,9 @@ class NotebookKernel:
                 if process.ended.done():
                     process.ended.result()  # it raises when the whole sandbox is gone
                 process.kill_tree()
-                said = (await process.stderr.drained()).decode(errors="replace")
+                stderr = (await process.stderr.drained()).decode(errors="replace")
                 await self.close()
-                raise KernelStartError(f"the kernel did not start: {said.strip()[-2000:]}")
+                raise KernelStartError(f"the kernel did not start: {stderr.strip()[-2000:]}")
             ready.result()
         finally:
             ready.cancel()
@@ -311,8 +320,8 @@ class NotebookKernel:
             process.stderr.close()
 
 
-async def _follow(client: AsyncKernelClient, message_id: str, outputs: Outputs) -> None:
-    """Take the messages of a cell until its reply and idle are both there."""
+async def _collect(client: AsyncKernelClient, message_id: str, outputs: CellOutputs) -> None:
+    """Collect the messages of a cell until its reply and its idle status have arrived."""
     reply = asyncio.ensure_future(_reply(client, message_id))
     try:
         with _woken(client) as waking:
@@ -323,7 +332,7 @@ async def _follow(client: AsyncKernelClient, message_id: str, outputs: Outputs) 
                 waking.cancel()
                 content = message["content"]
                 if message["msg_type"] != "status":
-                    outputs.take(message["msg_type"], content)
+                    outputs.apply(message["msg_type"], content)
                 elif content["execution_state"] == "idle":
                     break
         # ipykernel replies to nothing when an interrupt hits its own code instead of the cell.
@@ -331,13 +340,13 @@ async def _follow(client: AsyncKernelClient, message_id: str, outputs: Outputs) 
         if reply.done():
             reply.result()
         elif not outputs.failed:
-            outputs.take("error", _INTERRUPTED)
+            outputs.apply("error", _INTERRUPTED)
     finally:
         reply.cancel()
 
 
 async def _reply(client: AsyncKernelClient, message_id: str) -> None:
-    """Wait for the reply to a message; older ones are passed over."""
+    """Wait for the reply to a message; older replies are skipped."""
     while True:
         message = await client.shell_channel.get_msg()
         if message["parent_header"].get("msg_id") == message_id:
@@ -345,20 +354,22 @@ async def _reply(client: AsyncKernelClient, message_id: str) -> None:
 
 
 async def _end(client: AsyncKernelClient) -> None:
-    """Wait for the end of the running cell, which one more message after it tells."""
+    """Wait for the end of the running cell: a kernel replies to a later request only then."""
     with _woken(client):
         await _reply(client, client.kernel_info())
 
 
 async def _until_ready(client: AsyncKernelClient) -> None:
-    """Ask until iopub is heard: what it says before we listen is lost."""
+    """Send requests until iopub answers: messages from before we subscribed are lost."""
     with _woken(client):
         while True:
-            asked = client.kernel_info()
+            request_id = client.kernel_info()
             try:
                 while True:
-                    message = await asyncio.wait_for(client.iopub_channel.get_msg(), _ASK_SECONDS)
-                    if message["parent_header"].get("msg_id") == asked:
+                    message = await asyncio.wait_for(
+                        client.iopub_channel.get_msg(), _READY_RETRY_SECONDS
+                    )
+                    if message["parent_header"].get("msg_id") == request_id:
                         return
             except asyncio.TimeoutError:
                 continue
@@ -366,9 +377,9 @@ async def _until_ready(client: AsyncKernelClient) -> None:
 
 @contextmanager
 def _woken(client: AsyncKernelClient) -> Iterator[asyncio.Task[None]]:
-    """Wake the kernel now and then while it should notice a request.
+    """Wake-up watchdog: wakes the kernel now and then while it should notice a request.
 
-    In ipykernel 7.0 to 7.3 a request may stay in the shell socket until somebody connects to that
+    In ipykernel 7.0 to 7.3 a request may stay in the shell socket until a client connects to it
     (https://github.com/ipython/ipykernel/issues/1554).
     """
 

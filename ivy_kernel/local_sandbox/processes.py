@@ -1,4 +1,4 @@
-"""The processes of one chat, as the server sees them: started, awaited, and surely ended."""
+"""The processes of one chat, as the server sees them: started, awaited, and reliably ended."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ivy_kernel.local_sandbox.descendants import (
+from ivy_kernel.local_sandbox.environment import ServerContext, without_secrets
+from ivy_kernel.local_sandbox.process_reaper import (
+    READY_ID,
+    SANDBOX_ID_VARIABLE,
     descendants_of,
     kill_descendants,
     kill_marked,
@@ -28,18 +31,14 @@ from ivy_kernel.local_sandbox.descendants import (
     send_signal,
     session_of,
 )
-from ivy_kernel.local_sandbox.environment import MARKER, without_secrets
-from ivy_kernel.local_sandbox.host import Host
-from ivy_kernel.local_sandbox.process_reaper import READY_ID
 
 _CHUNK_BYTES = 1 << 20
-# More than the default of 64 KiB; a user has 64 MiB for all pipes.
+# More than the default of 64 KiB. Linux allows a user 16,384 pages (64 MiB) for all pipes.
 _PIPE_BYTES = 256 << 10
-_F_SETPIPE_SZ = 1031
 
 
 class PipeReader:
-    """Collects what comes out of one pipe, up to a limit; what is beyond is dropped and counted.
+    """Collects the output of one pipe, up to a limit; the rest is dropped and counted.
 
     It reads on after the call has ended, so that a daemon that holds the pipe is neither blocked
     nor killed by its next line.
@@ -47,14 +46,14 @@ class PipeReader:
     Parameters
     ----------
     limit_bytes
-        How much is kept; 0 keeps nothing.
+        The number of bytes to keep; 0 keeps nothing.
     """
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._kept = bytearray()
         self._read_bytes = 0
-        self._done_at: int | None = None
+        self._drained_at: int | None = None
         self._frozen = False
         self._waiting: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
@@ -63,12 +62,12 @@ class PipeReader:
         if sys.platform == "linux":
             with suppress(OSError):
                 # Fewer switches between writer and reader.
-                fcntl.fcntl(self.write_end, _F_SETPIPE_SZ, _PIPE_BYTES)
+                fcntl.fcntl(self.write_end, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         self._loop.add_reader(self._read_end, self._on_readable)
 
     @property
     def closed(self) -> bool:
-        """Whether nobody can write any more."""
+        """True when the end of the pipe was reached, or reading was stopped."""
         return self._read_end < 0
 
     def _on_readable(self) -> None:
@@ -88,19 +87,21 @@ class PipeReader:
         self._wake()
 
     def _wake(self) -> None:
-        reached = self._done_at is not None and self._read_bytes >= self._done_at
+        reached = self._drained_at is not None and self._read_bytes >= self._drained_at
         if self._waiting and not self._waiting.done() and (reached or self.closed):
             self._waiting.set_result(None)
 
     async def drained(self) -> bytes:
         """All that had been written when the process ended; call it then.
 
-        Whatever a daemon writes later is read and dropped.
+        Text that a daemon writes later is read and dropped.
         """
         if not self.closed:
+            # The end of the pipe may never come, for a daemon can hold it: FIONREAD tells how much
+            # is in it now, and reading up to there is enough.
             buffer = fcntl.ioctl(self._read_end, termios.FIONREAD, b"\0\0\0\0")
-            self._done_at = self._read_bytes + struct.unpack("i", buffer)[0]
-            if self._read_bytes < self._done_at:
+            self._drained_at = self._read_bytes + struct.unpack("i", buffer)[0]
+            if self._read_bytes < self._drained_at:
                 self._waiting = self._loop.create_future()
                 await self._waiting
         self._frozen = True
@@ -128,15 +129,15 @@ class PipeReader:
 
 
 _PACKAGE_PARENT = Path(__file__).resolve().parents[2]
-_KEEPER_END_SECONDS = 6.0
-_KEEPER_EXIT_SECONDS = 1.0
-# On Linux the keeper needs nothing but the standard library, and starts sooner without the rest.
-_KEEPER_FLAGS = ("-S",) if sys.platform == "linux" else ()
-_MOST_PASSES = 50
+_REAPER_END_SECONDS = 6.0  # a little more than `kill_descendants` takes at most
+_REAPER_EXIT_SECONDS = 1.0
+# On Linux the reaper needs nothing but the standard library, and starts sooner without the rest.
+_REAPER_FLAGS = ("-S",) if sys.platform == "linux" else ()
+_MAX_PASSES = 50
 
 
-class KeeperLostError(Exception):
-    """The keeper of the chat is gone, and with it all of the chat's processes."""
+class ReaperLostError(Exception):
+    """The process reaper of the chat is gone, and with it all of the chat's processes."""
 
 
 class NotStartedError(Exception):
@@ -148,7 +149,7 @@ class NotStartedError(Exception):
 
 
 @dataclass(frozen=True)
-class Finished:
+class FinishedProcess:
     """A process that has ended.
 
     Parameters
@@ -156,7 +157,7 @@ class Finished:
     exit_code
         Its exit code; negative for the signal that killed it.
     stdout, stderr
-        What it wrote, up to the limit.
+        Its output, up to the limit.
     timed_out
         Whether it was killed because its time was up.
     """
@@ -168,7 +169,7 @@ class Finished:
 
 
 class Process:
-    """A process below the keeper."""
+    """A process below the reaper."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.pid = 0
@@ -179,11 +180,11 @@ class Process:
 
     async def started(self) -> None:
         """Wait until it runs."""
-        # Shielded: who stops waiting does not make the process unknown.
+        # Shielded: a cancelled caller must not cancel the future, which tells the pid later.
         self.pid = await asyncio.shield(self._started)
 
     def kill_when_started(self) -> None:
-        """Kill it as soon as it runs: nobody waits for it any more."""
+        """Kill it as soon as it runs, because its caller was cancelled."""
 
         def kill(started: asyncio.Future[int]) -> None:
             if not started.cancelled() and started.exception() is None:
@@ -192,24 +193,24 @@ class Process:
 
         self._started.add_done_callback(kill)
 
-    def on_words(self, words: Mapping[str, Any]) -> None:
-        """Take what the keeper says about it."""
-        if "pid" in words:
-            _settle(self._started, words["pid"])
-        elif "error" in words:
-            self.fail(NotStartedError(words["errno"] or 0, words["error"]))
+    def on_message(self, message: Mapping[str, Any]) -> None:
+        """Take a message of the reaper about this process."""
+        if "pid" in message:
+            _settle(self._started, message["pid"])
+        elif "error" in message:
+            self.fail(NotStartedError(message["errno"] or 0, message["error"]))
         else:
-            _settle(self.ended, words["exit_code"])
+            _settle(self.ended, message["exit_code"])
 
     def fail(self, error: Exception) -> None:
-        """Let those who wait know that nothing more will be heard of it."""
+        """Raise ``error`` in the callers that wait for its start or end."""
         for future in (self._started, self.ended):
             if not future.done():
                 future.set_exception(error)
-                future.exception()  # nobody may be waiting, which is no fault
+                future.exception()  # retrieved: without a waiter asyncio would log it
 
     def signal_group(self, number: signal.Signals) -> None:
-        """Send a signal to the process and all that is in its group."""
+        """Send a signal to the process and its process group."""
         if self.pid and not self.ended.done():
             with suppress(OSError):
                 os.killpg(self.pid, number)
@@ -217,13 +218,13 @@ class Process:
     def kill_tree(self) -> None:
         """Kill the process, its descendants, and all of its session.
 
-        Daemons that left its session are not its tree any more: they end with the sandbox.
+        Daemons that left its tree and session end with the sandbox.
         """
         if not self.pid or self.ended.done():
             return
-        # First all are stopped, so that none starts another while it is being killed.
+        # First all are stopped, so that none starts another while the others are killed.
         stopped: set[int] = set()
-        for _ in range(_MOST_PASSES):
+        for _ in range(_MAX_PASSES):
             tree = {self.pid, *descendants_of(self.pid)}
             sessions = {pid for pid in tree | stopped if session_of(pid) == pid}
             found = {*tree, *members_of(sessions)} - stopped
@@ -240,40 +241,42 @@ def _settle(future: asyncio.Future[int], value: int) -> None:
 
 
 class ChatProcesses:
-    """All processes of one chat, below one keeper.
+    """All processes of one chat, below one process reaper.
 
     Parameters
     ----------
     sandbox_id
         Marks the processes.
     environment
-        Their environment; the marker is in it.
-    host
-        The surroundings.
+        Their environment variables, the marker among them.
+    context
+        The server's shared state.
     """
 
-    def __init__(self, sandbox_id: str, environment: Mapping[str, str], host: Host) -> None:
-        self._host = host
+    def __init__(
+        self, sandbox_id: str, environment: Mapping[str, str], context: ServerContext
+    ) -> None:
+        self._context = context
         self._sandbox_id = sandbox_id
         self.environment = dict(environment)
         self._processes: dict[int, Process] = {}
         self._next_id = 0
-        self._keeper: subprocess.Popen[bytes] | None = None
+        self._reaper: subprocess.Popen[bytes] | None = None
         self._connection: socket.socket | None = None
-        self._heard = b""
+        self._received = b""
         self._ready = asyncio.Event()
         self._closing = False
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def open(self) -> None:
-        """Start the keeper."""
+        """Start the process reaper."""
         ours, theirs = socket.socketpair()
         with theirs:
-            plain = without_secrets(os.environ, self._host.secrets())
-            environment = {**plain, MARKER: self._sandbox_id}
+            plain = without_secrets(os.environ, self._context.secrets)
+            environment = {**plain, SANDBOX_ID_VARIABLE: self._sandbox_id}
             module = "ivy_kernel.local_sandbox.process_reaper"
-            self._keeper = subprocess.Popen(
-                [sys.executable, *_KEEPER_FLAGS, "-m", module, str(theirs.fileno())],
+            self._reaper = subprocess.Popen(
+                [sys.executable, *_REAPER_FLAGS, "-m", module, str(theirs.fileno())],
                 # "-m" puts the working directory first on the import path: it must be ours.
                 cwd=_PACKAGE_PARENT,
                 env=environment,
@@ -295,35 +298,35 @@ class ChatProcesses:
 
     @property
     def pids(self) -> list[int]:
-        """The living processes of the chat, without the keeper."""
-        return descendants_of(self._keeper.pid) if self._keeper else []
+        """The living processes of the chat, without the reaper."""
+        return descendants_of(self._reaper.pid) if self._reaper else []
 
     def _on_readable(self) -> None:
         assert self._connection is not None  # noqa: S101 - for the type checker: it is being read
         try:
-            heard = self._connection.recv(1 << 16)
+            received = self._connection.recv(1 << 16)
         except BlockingIOError:
             return
         except OSError:
-            heard = b""
-        if not heard:
-            self._on_keeper_gone()
+            received = b""
+        if not received:
+            self._on_reaper_lost()
             return
-        *lines, self._heard = (self._heard + heard).split(b"\n")
+        *lines, self._received = (self._received + received).split(b"\n")
         for line in lines:
-            words = json.loads(line)
-            if words["id"] == READY_ID:
+            message = json.loads(line)
+            if message["id"] == READY_ID:
                 self._ready.set()
-            process = self._processes.get(words["id"])
+            process = self._processes.get(message["id"])
             if process is not None:
-                process.on_words(words)
-                if "pid" not in words:
-                    del self._processes[words["id"]]
+                process.on_message(message)
+                if "pid" not in message:  # it ended, or never started
+                    del self._processes[message["id"]]
 
-    def _on_keeper_gone(self) -> None:
+    def _on_reaper_lost(self) -> None:
         self._close_connection()
         for process in self._processes.values():
-            process.fail(KeeperLostError("all processes of this sandbox have been killed"))
+            process.fail(ReaperLostError("all processes of this sandbox have been killed"))
             process.stdout.close()
             process.stderr.close()
         self._processes.clear()
@@ -353,45 +356,47 @@ class ChatProcesses:
         ------
         NotStartedError
             The operating system refused, for example because the arguments are too long.
-        KeeperLostError
+        ReaperLostError
             The chat's processes have all ended.
         """
         if self._connection is None or self._closing:
-            raise KeeperLostError("the processes of this sandbox have ended")
+            raise ReaperLostError("the processes of this sandbox have ended")
         began = time.perf_counter()
         process = Process(output_limit_bytes)
         self._next_id += 1
         self._processes[self._next_id] = process
         variables = {**self.environment, **(environment or {})}
-        order = {
+        request = {
             "id": self._next_id,
             "argv": list(argv),
             "cwd": str(directory),
             "env": {name: value for name, value in variables.items() if value is not None},
             "kill_descendants": kill_descendants,
         }
+        # In a file, for code and environment may be larger than a socket's buffer.
         with tempfile.TemporaryFile() as file:
-            file.write(json.dumps(order).encode())
+            file.write(json.dumps(request).encode())
             file.flush()
             file.seek(0)
             descriptors = [process.stdout.write_end, process.stderr.write_end, file.fileno()]
             try:
                 await self._send_descriptors(descriptors)
             except OSError as error:
-                self._on_keeper_gone()
-                raise KeeperLostError("the processes of this sandbox have ended") from error
+                self._on_reaper_lost()
+                raise ReaperLostError("the processes of this sandbox have ended") from error
         process.stdout.close_write_end()
         process.stderr.close_write_end()
         try:
             await process.started()
-        except (NotStartedError, KeeperLostError):
+        except (NotStartedError, ReaperLostError):
             process.stdout.close()
             process.stderr.close()
             raise
         except asyncio.CancelledError:
+            # The request is on its way and cannot be taken back.
             process.kill_when_started()
             raise
-        self._host.note_spawn((time.perf_counter() - began) * 1000)
+        self._context.observer.on_spawn((time.perf_counter() - began) * 1000)
         return process
 
     async def _send_descriptors(self, descriptors: list[int]) -> None:
@@ -401,6 +406,7 @@ class ChatProcesses:
             try:
                 socket.send_fds(self._connection, [b"!"], descriptors)
             except BlockingIOError:
+                # The socket's buffer is full: the reaper is busy with earlier requests.
                 await asyncio.sleep(0.005)
             else:
                 return
@@ -414,7 +420,7 @@ class ChatProcesses:
         output_limit_bytes: int,
         kill_descendants: bool = False,
         environment: Mapping[str, str | None] | None = None,
-    ) -> Finished:
+    ) -> FinishedProcess:
         """Run a process to its end, or until its time is up and its tree is killed."""
         process = await self.start(
             argv,
@@ -434,28 +440,28 @@ class ChatProcesses:
             # Also when the call is cancelled: nothing of it may go on.
             process.kill_tree()
         stdout, stderr = await process.stdout.drained(), await process.stderr.drained()
-        return Finished(exit_code, stdout, stderr, timed_out)
+        return FinishedProcess(exit_code, stdout, stderr, timed_out)
 
     async def close(self) -> None:
         """End every process of the chat, daemons included."""
-        keeper, self._keeper = self._keeper, None
-        if keeper is None:
+        reaper, self._reaper = self._reaper, None
+        if reaper is None:
             return
         self._closing = True
         if self._connection is not None:
-            # The keeper hears that no order will come, ends everything, and closes its own end.
+            # The reaper reads that no request will come, kills everything, and closes its own end.
             self._connection.shutdown(socket.SHUT_WR)
-            await asyncio.wait([self.lost], timeout=_KEEPER_END_SECONDS)
-        self._on_keeper_gone()
+            await asyncio.wait([self.lost], timeout=_REAPER_END_SECONDS)
+        self._on_reaper_lost()
         try:
-            exit_code = keeper.wait(_KEEPER_EXIT_SECONDS)
+            exit_code = reaper.wait(_REAPER_EXIT_SECONDS)
         except subprocess.TimeoutExpired:
-            # It may have been stopped by what it kept.
-            await asyncio.to_thread(kill_descendants, keeper.pid, reaping=False)
-            keeper.kill()
-            exit_code = keeper.wait()
+            # A process of the chat may have stopped it (SIGSTOP).
+            await asyncio.to_thread(kill_descendants, reaper.pid, reaping=False)
+            reaper.kill()
+            exit_code = reaper.wait()
         if exit_code != 0 or sys.platform != "linux":
-            # The keeper did not end in order, for it may have been killed by what it kept: what
-            # carries our mark is found by it, and daemons without it are the guard's by now.
-            await asyncio.to_thread(kill_marked, MARKER, self._sandbox_id)
-            self._host.sweep_orphans()
+            # The reaper did not end in order; a process of the chat may have killed it. Processes
+            # with the marker are found by it; daemons without it are the supervisor's by now.
+            await asyncio.to_thread(kill_marked, SANDBOX_ID_VARIABLE, self._sandbox_id)
+            self._context.sweep_orphans()

@@ -8,8 +8,9 @@
                           failed          ├──expiry──► hibernated, or archived without a snapshot
                                           └──terminate──► archived
 
-These are Recoup's words. Ivy says ``none`` for all that has no processes, and ``provisioning``
-for restoring. Files outlive everything; variables and processes outlive nothing but ``active``.
+These are Recoup's words. Ivy says ``none`` for all states without processes, and
+``provisioning`` for restoring. Files outlive every state; variables and processes live only in
+``active``.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Literal
 
-from ivy_kernel.local_sandbox.environment import sandbox_environment
-from ivy_kernel.local_sandbox.host import Host
+from ivy_kernel.local_sandbox.config import Phase
+from ivy_kernel.local_sandbox.environment import ServerContext, sandbox_environment
+from ivy_kernel.local_sandbox.errors import ApiError
 from ivy_kernel.local_sandbox.notebook import NotebookKernel
-from ivy_kernel.local_sandbox.place import Place
 from ivy_kernel.local_sandbox.processes import ChatProcesses
-from ivy_kernel.local_sandbox.refusal import Refusal
-from ivy_kernel.local_sandbox.script import python_of
+from ivy_kernel.local_sandbox.script import python_of, runner_of
 from ivy_kernel.local_sandbox.tools import Toolbox
+from ivy_kernel.local_sandbox.workspace import ChatPaths
 
 Json = dict[str, Any]
 
@@ -55,38 +56,37 @@ class _ProvisioningError(Exception):
 
 
 class Sandbox:
-    """The sandbox of one chat, through all of its lives.
+    """The sandbox of one chat, with its state machine.
 
     Parameters
     ----------
-    place
+    paths
         The chat's directories.
-    host
-        The surroundings.
+    context
+        The server's shared state.
     """
 
-    def __init__(self, place: Place, host: Host) -> None:
-        self._place = place
-        self._host = host
-        self._config = host.config
-        self._clock = host.clock
+    def __init__(self, paths: ChatPaths, context: ServerContext) -> None:
+        self._paths = paths
+        self._context = context
+        self._clock = context.clock
         self.state: State = "none"
         self.version = 0
         self.sandbox_id = ""
         self._phase = ""
         self._ready_due = 0.0
-        self._created: float | None = None
-        self._activity: float | None = None
-        self._ready: float | None = None
+        self._created_at: float | None = None
+        self._last_activity_at: float | None = None
+        self._ready_at: float | None = None
         self._error = ""
         self._box: Toolbox | None = None
-        self._starting: asyncio.Task[None] | None = None
-        self._ending: asyncio.Task[None] | None = None
-        self._alarm: asyncio.TimerHandle | None = None
+        self._start_task: asyncio.Task[None] | None = None
+        self._end_task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._serial = asyncio.Lock()
         self.calls_in_flight = 0
 
-    # -- what it is ----------------------------------------------------------------------------
+    # -- state and status ----------------------------------------------------------------------
 
     @property
     def pids(self) -> list[int]:
@@ -94,29 +94,31 @@ class Sandbox:
         return self._box.processes.pids if self._box else []
 
     @property
-    def _hibernates(self) -> float | None:
-        after = self._config().hibernate_after_seconds
-        if self.state != "active" or after is None or self._activity is None:
+    def _hibernates_at(self) -> float | None:
+        after = self._context.config.hibernate_after_seconds
+        if self.state != "active" or after is None or self._last_activity_at is None:
             return None
-        # With a call in flight it is not idle at all.
-        return (self._clock.now() if self.calls_in_flight else self._activity) + after
+        # A call in flight counts as activity, however long it takes.
+        return (self._clock.now() if self.calls_in_flight else self._last_activity_at) + after
 
     @property
-    def _expires(self) -> float | None:
-        runtime = self._config().runtime_limit_seconds
-        if self.state != "active" or runtime is None or self._ready is None:
+    def _expires_at(self) -> float | None:
+        runtime = self._context.config.runtime_limit_seconds
+        if self.state != "active" or runtime is None or self._ready_at is None:
             return None
-        return self._ready + runtime
+        return self._ready_at + runtime
 
     @property
     def _has_failed(self) -> bool:
-        """Whether it failed for good: its processes are gone, or about to be."""
-        return self.state == "failed" and (self._box is None or self._ending is not None)
+        """True when it failed for good: its processes are gone, or about to be."""
+        return self.state == "failed" and (self._box is None or self._end_task is not None)
 
     def ivy_status(self) -> Json:
         """The answer of ``GET /v1/sandbox/{chatId}/status``."""
         self.advance()
-        created = {} if self._created is None else {"createdAt": self._clock.iso(self._created)}
+        created = (
+            {} if self._created_at is None else {"createdAt": self._clock.iso(self._created_at)}
+        )
         if self.state in _STARTING:
             return {**self._progress(), **created}
         if self.state == "active":
@@ -128,9 +130,9 @@ class Sandbox:
     def recoup_status(self) -> Json:
         """The answer of Recoup's ``GET /api/sandbox/status``."""
         self.advance()
-        hibernates, expires = self._hibernates, self._expires
+        hibernates, expires = self._hibernates_at, self._expires_at
         active = self.state == "active" and (
-            expires is None or expires - self._clock.now() >= self._config().expiry_margin
+            expires is None or expires - self._clock.now() >= self._context.config.expiry_margin
         )
         return {
             "status": "active" if active else "no_sandbox",
@@ -139,7 +141,7 @@ class Sandbox:
             "lifecycle": {
                 "serverTime": self._clock.epoch_ms(),
                 "state": None if self.state == "none" else self.state,
-                "lastActivityAt": self._epoch_ms(self._activity),
+                "lastActivityAt": self._epoch_ms(self._last_activity_at),
                 "hibernateAfter": self._epoch_ms(hibernates),
                 "sandboxExpiresAt": self._epoch_ms(expires),
             },
@@ -155,12 +157,12 @@ class Sandbox:
     def _become(self, state: State) -> None:
         self.state = state
         self.version += 1
-        self._watch()
+        self._set_timer()
 
     # -- create --------------------------------------------------------------------------------
 
     async def create(self, tunnel_url: str) -> tuple[int, Json]:
-        """Start or resume it, unless that is done or under way: HTTP status and answer."""
+        """Start or resume it, unless it runs or is starting; returns HTTP status and answer."""
         self.advance()
         await self._ended()
         if self.state in _STARTING:
@@ -176,65 +178,67 @@ class Sandbox:
                 "tunnelUrl": tunnel_url,
             }
         resume = self.state == "hibernated"
-        config = self._config()
+        config = self._context.config
         seconds = config.restore_seconds if resume else config.provision_seconds
         if not resume:
             self.sandbox_id = f"sbx_{secrets.token_hex(8)}"
-            self._created = self._clock.now()
+            self._created_at = self._clock.now()
         self._error = ""
         self._phase = "compute"
         self._ready_due = self._clock.now() + sum(seconds.values())
         self.touch()
         self._become("restoring" if resume else "provisioning")
-        self._starting = asyncio.create_task(self._start(dict(seconds)))
+        self._start_task = asyncio.create_task(self._start(seconds))
         return 200, self._progress()
 
-    async def _start(self, seconds: dict[str, float]) -> None:
+    async def _start(self, seconds: dict[Phase, float]) -> None:
         try:
             due = self._clock.now() + seconds["compute"]
-            self._place.make()
+            self._paths.make()
             box = self._box = self._new_box()
             await self._finish_phase("compute", due)
             self._phase = "mount"
             due = self._clock.now() + seconds["mount"]
             await box.processes.ready()
             await self._finish_phase("mount", due)
+            # `_on_lost` leaves it to us, for the sandbox was not active yet.
             if box.processes.lost.done():
                 raise _ProvisioningError("its processes were killed while it was starting")
         except Exception as error:
             if not isinstance(error, _ProvisioningError):
                 log.exception("provisioning failed")
-            self._starting = None
+            self._start_task = None
             self._fail(str(error))
         else:
-            self._starting = None
-            self._ready = self._activity = self._clock.now()
+            self._start_task = None
+            self._ready_at = self._last_activity_at = self._clock.now()
             self._phase = "ready"
             self._become("active")
 
-    async def _finish_phase(self, phase: str, due: float) -> None:
+    async def _finish_phase(self, phase: Phase, due: float) -> None:
         await asyncio.sleep(max(0.0, due - self._clock.now()))
-        if self._config().provision_fails_in == phase:
-            raise _ProvisioningError(self._config().provision_error)
+        if self._context.config.provision_fails_in == phase:
+            raise _ProvisioningError(self._context.config.provision_error)
 
     def _new_box(self) -> Toolbox:
-        config = self._config()
+        config = self._context.config
         environment = sandbox_environment(
             self.sandbox_id,
-            self._place,
+            self._paths,
             python_of(config),
-            self._host.secrets(),
+            self._context.secrets,
             config.environment,
         )
-        processes = ChatProcesses(self.sandbox_id, environment, self._host)
+        processes = ChatProcesses(self.sandbox_id, environment, self._context)
         processes.open()
         processes.lost.add_done_callback(lambda _: self._on_lost(processes))
-        kernel = NotebookKernel(processes, self._place.directory, self._place.runtime)
-        return Toolbox(self._place, processes, kernel, self._clock)
+        kernel = NotebookKernel(processes, self._paths.directory, self._paths.runtime)
+        return Toolbox(self._paths, processes, kernel, self._clock)
 
     def _on_lost(self, processes: ChatProcesses) -> None:
-        """Its keeper was killed, by itself or by the user, not by us."""
-        if self._box is None or self._box.processes is not processes or self._ending is not None:
+        """Fail, because the process reaper was killed by code of the sandbox or by the user."""
+        # Not when we are ending it, and not for the processes of an earlier life.
+        if self._box is None or self._box.processes is not processes or self._end_task is not None:
             return
         if self.state == "active":
             self._fail("all processes of the sandbox were killed")
@@ -243,8 +247,8 @@ class Sandbox:
 
     def touch(self) -> None:
         """Count this moment as activity."""
-        self._activity = self._clock.now()
-        self._watch()
+        self._last_activity_at = self._clock.now()
+        self._set_timer()
 
     @asynccontextmanager
     async def in_use(self) -> AsyncIterator[Toolbox]:
@@ -252,7 +256,7 @@ class Sandbox:
 
         Raises
         ------
-        Refusal
+        ApiError
             503 while it starts, 502 when it failed, 404 when there is none.
         """
         self.advance()
@@ -260,18 +264,18 @@ class Sandbox:
         if self.state in _STARTING:
             eta = self._progress()["etaSeconds"]
             text = f"the sandbox is still starting (phase {self._phase}, {eta} s to go)"
-            raise Refusal(503, text, "SANDBOX_NOT_READY", _RETRY_SECONDS)
+            raise ApiError(503, text, "SANDBOX_NOT_READY", _RETRY_SECONDS)
         if self._has_failed:
             text = f"the sandbox failed to start: {self._error}; create it again"
-            raise Refusal(502, text, "SANDBOX_FAILED")
+            raise ApiError(502, text, "SANDBOX_FAILED")
         if self.state != "active" or box is None:
             word = "" if self.state == "none" else f" (it is {self.state})"
             text = f"this chat has no running sandbox{word}; create it first"
-            raise Refusal(404, text, "SANDBOX_NOT_FOUND")
+            raise ApiError(404, text, "SANDBOX_NOT_FOUND")
         self.calls_in_flight += 1
         self.touch()
         try:
-            if self._config().runner == "serial":
+            if runner_of(self._context.config).one_call_at_a_time:
                 async with self._serial:
                     yield box
             else:
@@ -283,94 +287,96 @@ class Sandbox:
 
     # -- the ends ------------------------------------------------------------------------------
 
-    def _watch(self) -> None:
-        """Set the alarm for the next deadline."""
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
-        deadlines = [due for due in (self._hibernates, self._expires) if due is not None]
+    def _set_timer(self) -> None:
+        """Set the timer for the next deadline."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        deadlines = [due for due in (self._hibernates_at, self._expires_at) if due is not None]
         if deadlines:
+            # A millisecond later, so that the deadline has surely passed when the timer fires.
             delay = max(0.0, min(deadlines) - self._clock.now()) + 0.001
-            self._alarm = asyncio.get_running_loop().call_later(delay, self.advance)
+            self._timer = asyncio.get_running_loop().call_later(delay, self.advance)
 
     def advance(self) -> None:
-        """Do what is due: every read of the status does, and the alarm."""
-        if self._ending is not None:
+        """Do what is due; called by every read of the status, and by the timer."""
+        if self._end_task is not None:
             return
         if self.state == "failed" and self._box is not None:
-            # The lifecycle failed, the runtime did not.
+            # Hibernation failed: the runtime is still there, and a read makes it active again.
             self.touch()
             self._become("active")
             return
-        now, hibernates, expires = self._clock.now(), self._hibernates, self._expires
+        now, hibernates, expires = self._clock.now(), self._hibernates_at, self._expires_at
         if expires is not None and now >= expires:
-            self._end_as("hibernated" if self._config().expiry_keeps_snapshot else "archived")
+            self._end_as("hibernated" if self._context.config.expiry_keeps_snapshot else "archived")
         elif hibernates is not None and now >= hibernates:
             self._become("hibernating")
-            self._ending = asyncio.create_task(self._hibernate())
+            self._end_task = asyncio.create_task(self._hibernate())
         else:
-            self._watch()
+            self._set_timer()
 
     def _fail(self, error: str) -> None:
         self._phase, self._error = "failed", error
         self._end_as("failed")
 
     def _end_as(self, final: State) -> None:
-        """Be in the final state at once, and end what is left of the processes."""
+        """Enter the final state at once, and end what is left of the processes."""
         self._become(final)
-        self._ending = asyncio.create_task(self._stop())
+        self._end_task = asyncio.create_task(self._stop())
 
     async def _stop(self) -> None:
         try:
             await self._stop_processes()
         finally:
-            self._ending = None
+            self._end_task = None
 
     async def _hibernate(self) -> None:
-        due = self._clock.now() + self._config().hibernating_seconds
-        final: State = "failed" if self._config().hibernation_fails else "hibernated"
+        due = self._clock.now() + self._context.config.hibernating_seconds
+        final: State = "failed" if self._context.config.hibernation_fails else "hibernated"
         try:
             if final == "hibernated":
                 await self._stop_processes()
             await asyncio.sleep(max(0.0, due - self._clock.now()))
             self._become(final)
         finally:
-            self._ending = None
+            self._end_task = None
 
     async def _ended(self) -> None:
         """Wait until no end is under way."""
-        while (ending := self._ending) is not None:
+        while (ending := self._end_task) is not None:
             await asyncio.wait([ending])
 
     async def _stop_processes(self) -> None:
         box, self._box = self._box, None
         if box is not None:
-            # In this order: calls in flight hear that their process is gone, not that the
-            # kernel's channels are closed.
+            # In this order: calls in flight fail because their process is gone, and not because
+            # the kernel's channels are closed.
             await box.processes.close()
             await box.kernel.close()
-            await asyncio.to_thread(self._place.clear)
+            await asyncio.to_thread(self._paths.clear)
 
     async def terminate(self) -> bool:
-        """End it, with all of its processes; returns whether there was one."""
+        """End it, with all of its processes; returns whether it was there."""
         await self._ended()
-        starting, self._starting = self._starting, None
+        # A start under way is not waited for.
+        starting, self._start_task = self._start_task, None
         if starting is not None:
             starting.cancel()
             with suppress(asyncio.CancelledError):
                 await starting
         if self.state in ("none", "archived"):
             return starting is not None
-        self._ready = self._activity = None
+        self._ready_at = self._last_activity_at = None
         self._end_as("archived")
         await self._ended()
         return True
 
     async def close(self) -> None:
-        """Stop everything, because the server ends."""
-        if self._starting is not None:
-            self._starting.cancel()
-        if self._alarm is not None:
-            self._alarm.cancel()
+        """Stop everything at the end of the server."""
+        if self._start_task is not None:
+            self._start_task.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         await self._ended()
         await self._stop_processes()

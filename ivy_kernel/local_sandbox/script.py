@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ivy_kernel.local_sandbox.config import Config
-from ivy_kernel.local_sandbox.place import Place
-from ivy_kernel.local_sandbox.processes import ChatProcesses, Finished, NotStartedError
-from ivy_kernel.local_sandbox.simulation import runners
-from ivy_kernel.local_sandbox.simulation.result_shapes import Run
+from ivy_kernel.local_sandbox.processes import ChatProcesses, FinishedProcess, NotStartedError
+from ivy_kernel.local_sandbox.results import Run
+from ivy_kernel.local_sandbox.workspace import ChatPaths
 
 Json = dict[str, Any]
 
@@ -27,13 +26,62 @@ Language = Literal["python", "r", "shell"]
 
 _SUFFIXES = {"python": ".py", "r": ".R", "shell": ".sh"}
 _PICTURES = (".png", ".jpg", ".jpeg", ".svg")
-_MOST_PICTURES = 20
+_MAX_PICTURES = 20
+# A shell's exit codes for a command that it cannot start.
 _COMMAND_NOT_FOUND = 127
 _CANNOT_EXECUTE = 126
 
 
 class ScriptTimeoutError(Exception):
     """The script's time was up, and it was killed."""
+
+
+class Runner:
+    """The way in which the processes of calls are run; this one is the usual, friendly way.
+
+    Daemons that a call starts survive it, until the sandbox ends. Hostile runners, which override
+    some of this, are in ``simulation.runners``.
+    """
+
+    kills_descendants = False
+    """All that a call started is killed when the call ends."""
+    one_call_at_a_time = False
+    """The calls of a chat wait for each other."""
+    code_as_argument = False
+    """Python code is handed over as ``python -c`` instead of in a file."""
+    has_runtime_directory = True
+    """A call finds the chat's ``XDG_RUNTIME_DIR``."""
+
+    def unavailable(self) -> str:
+        """The reason why it cannot be used on this machine; empty when it can."""
+        return ""
+
+    def command(self, argv: list[str], paths: ChatPaths, python: str) -> list[str]:
+        """The command that runs ``argv`` in this way.
+
+        Parameters
+        ----------
+        argv
+            The command to run.
+        paths
+            The chat's directories; it runs in ``paths.directory``.
+        python
+            The interpreter of the sandbox, which the command must be able to find.
+        """
+        return argv
+
+
+_USUAL_RUNNER = Runner()
+
+
+def runner_of(config: Config) -> Runner:
+    """The runner that the settings ask for."""
+    if config.runner == "normal":
+        return _USUAL_RUNNER
+    # Only now: a server whose settings ask for nothing unusual loads no simulation.
+    from ivy_kernel.local_sandbox.simulation.runners import RUNNERS
+
+    return RUNNERS[config.runner]
 
 
 def python_of(config: Config) -> str:
@@ -45,51 +93,40 @@ def limited(config: Config, argv: list[str]) -> list[str]:
     """The command under the memory limit, if there is one."""
     if not config.memory_limit_bytes:
         return argv
+    # By the shell and not by a preexec_fn, which would have to run in the process reaper.
     kilobytes = max(1, config.memory_limit_bytes >> 10)
     return ["/bin/sh", "-c", f'ulimit -v {kilobytes} && exec "$@"', "sh", *argv]
 
 
-def kept_directories(config: Config, place: Place) -> list[Path]:
-    """What must stay visible for a runner that replaces ``/tmp``."""
-    prefixes = {Path(sys.prefix), Path(sys.base_prefix), Path(python_of(config)).parent.parent}
-    return [place.state, *sorted(prefixes)]
-
-
 async def run_command(
     config: Config,
-    place: Place,
+    paths: ChatPaths,
     processes: ChatProcesses,
     argv: list[str],
     timeout_seconds: float,
     language: Language = "shell",
-) -> Finished:
+) -> FinishedProcess:
     """Run a command as the configured runner does."""
-    # A sandbox with a new /tmp per call has no lasting runtime directory either.
+    runner = runner_of(config)
     environment: dict[str, str | None] = {}
-    if config.runner == "fresh_tmp":
+    if not runner.has_runtime_directory:
         environment["XDG_RUNTIME_DIR"] = None
     if language == "python":
-        # The script itself lies elsewhere, so that it is not among the chat's files.
-        environment["PYTHONPATH"] = str(place.directory)
+        # The script lies outside of the chat's files, but imports from among them.
+        environment["PYTHONPATH"] = str(paths.directory)
     return await processes.run(
-        runners.wrapped(
-            config.runner,
-            limited(config, argv),
-            place.directory,
-            kept_directories(config, place),
-            place.stage,
-        ),
-        place.directory,
+        runner.command(limited(config, argv), paths, python_of(config)),
+        paths.directory,
         timeout_seconds=timeout_seconds,
         output_limit_bytes=config.output_limit_bytes,
-        kill_descendants=config.runner == "kill_descendants",
+        kill_descendants=runner.kills_descendants,
         environment=environment,
     )
 
 
 async def run_script(
     config: Config,
-    place: Place,
+    paths: ChatPaths,
     processes: ChatProcesses,
     language: Language,
     code: str,
@@ -103,9 +140,9 @@ async def run_script(
         Its time was up.
     """
     began = time.time()
-    with _command(config, place, language, code) as argv:
+    with _command(config, paths, language, code) as argv:
         try:
-            finished = await run_command(config, place, processes, argv, timeout_seconds, language)
+            finished = await run_command(config, paths, processes, argv, timeout_seconds, language)
         except NotStartedError as error:
             return _not_started(error)
     if finished.timed_out:
@@ -115,33 +152,36 @@ async def run_script(
         for name, text in (("stdout", finished.stdout), ("stderr", finished.stderr))
         if text
     ]
-    family = config.result_family["script"]
-    pictures = _new_pictures(place.directory, began) if family in ("artifacts", "images") else []
+    shape = config.result_family["script"]
+    # Reading the pictures costs time, and only these shapes show them.
+    pictures = _new_pictures(paths.directory, began) if shape in ("artifacts", "images") else []
     return Run(outputs, finished.exit_code, pictures=pictures)
 
 
 def r_is_missing(config: Config) -> bool:
-    """Whether there is no Rscript."""
+    """True when there is no Rscript."""
     return shutil.which(config.rscript) is None
 
 
 @contextlib.contextmanager
-def _command(config: Config, place: Place, language: Language, code: str) -> Iterator[list[str]]:
+def _command(
+    config: Config, paths: ChatPaths, language: Language, code: str
+) -> Iterator[list[str]]:
     if language == "shell":
         shell = shutil.which("bash") or "/bin/sh"
-        # A command that is too long for an argument is read from a file.
+        # Linux refuses an argument above 128 KiB: a longer command is read from a file.
         if len(code) < 1 << 16:
             yield [shell, "-c", code]
             return
         program = [shell]
     elif language == "python":
-        if config.runner == "python_dash_c":
+        if runner_of(config).code_as_argument:
             yield [python_of(config), "-c", code]
             return
         program = [python_of(config)]
     else:
         program = [config.rscript, "--no-save", "--no-restore"]
-    file = _written(place.calls, _SUFFIXES[language], code.encode(errors="replace"))
+    file = _written(paths.calls, _SUFFIXES[language], code.encode(errors="replace"))
     try:
         yield [*program, str(file)]
     finally:
@@ -149,9 +189,13 @@ def _command(config: Config, place: Place, language: Language, code: str) -> Ite
 
 
 def _written(directory: Path, suffix: str, content: bytes) -> Path:
-    """A file with a call's code; elsewhere when the disk is full, so that it can be freed."""
-    for place in (directory, Path(tempfile.gettempdir())):
-        descriptor, name = tempfile.mkstemp(suffix=suffix, dir=place)
+    """Writes a call's code to a file and returns its path.
+
+    A full disk is no obstacle, if the system's temporary directory is on another: the call may be
+    the one that frees it.
+    """
+    for parent in (directory, Path(tempfile.gettempdir())):
+        descriptor, name = tempfile.mkstemp(suffix=suffix, dir=parent)
         with os.fdopen(descriptor, "wb") as file, contextlib.suppress(OSError):
             file.write(content)
             file.flush()
@@ -161,7 +205,8 @@ def _written(directory: Path, suffix: str, content: bytes) -> Path:
 
 
 def _not_started(error: NotStartedError) -> Run:
-    missing = isinstance(error.__cause__, FileNotFoundError) or "No such file" in str(error)
+    """Answers as a shell does when a command cannot be started."""
+    missing = error.errno == errno.ENOENT
     exit_code = _COMMAND_NOT_FOUND if missing else _CANNOT_EXECUTE
     text = f"{error}\n"
     return Run([{"output_type": "stream", "name": "stderr", "text": text}], exit_code)
@@ -173,7 +218,8 @@ def _new_pictures(directory: Path, since: float) -> list[Json]:
     for path in sorted(directory.iterdir()):
         if path.suffix.lower() not in _PICTURES or path.is_symlink() or not path.is_file():
             continue
-        if path.stat().st_mtime >= since - 0.05 and len(pictures) < _MOST_PICTURES:
+        # File systems round times, so that a new file may look a little older.
+        if path.stat().st_mtime >= since - 0.05 and len(pictures) < _MAX_PICTURES:
             mime = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
             data = path.read_bytes()
             text = data.decode() if mime == "image/svg+xml" else base64.b64encode(data).decode()

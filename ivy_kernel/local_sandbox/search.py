@@ -1,7 +1,7 @@
 """Grep and glob in a directory, as a process of their own.
 
 A pattern can take for ever, and a process can be killed. Run as a script with one argument, the
-order as JSON: ``how`` (``grep`` or ``glob``), ``pattern``, ``path``, ``limit``, ``glob`` and
+query as JSON: ``kind`` (``grep`` or ``glob``), ``pattern``, ``path``, ``limit``, ``glob`` and
 ``ignore_case``. It prints the tool's result as JSON. Standard library only; symbolic
 links are not followed.
 """
@@ -19,7 +19,7 @@ from typing import Any
 
 Json = dict[str, Any]
 
-_LONGEST_LINE = 2000
+_MAX_LINE_CHARS = 2000
 _BINARY_PROBE_BYTES = 8192
 
 
@@ -36,12 +36,13 @@ def files_below(top: str) -> Iterator[str]:
                 yield path
 
 
+# PurePath matches no ``**`` before Python 3.13, and with fnmatch a star crosses directories.
 def matches_glob(path: str, pattern: str) -> bool:
-    """Whether a path matches a pattern in which ``**`` stands for any directories."""
+    """Tell whether a path matches a pattern in which ``**`` stands for any directories."""
     return re.fullmatch(_glob_expression(pattern), path, re.DOTALL) is not None
 
 
-_PIECE = re.compile(r"\*\*/|\*\*|\*|\?|\[(!?)([^]]+)\]|.", re.DOTALL)
+_GLOB_TOKEN = re.compile(r"\*\*/|\*\*|\*|\?|\[(!?)([^]]+)\]|.", re.DOTALL)
 
 
 def _glob_expression(pattern: str) -> str:
@@ -50,31 +51,31 @@ def _glob_expression(pattern: str) -> str:
         if piece.group(2):
             inside = piece.group(2).replace("\\", r"\\").replace("^", r"\^").replace("[", r"\[")
             return f"[{'^/' if piece.group(1) else ''}{inside}]"
-        return _GLOB_WORDS.get(text) or re.escape(text)
+        return _GLOB_EXPRESSIONS.get(text) or re.escape(text)
 
-    return _PIECE.sub(translated, pattern)
-
-
-_GLOB_WORDS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    return _GLOB_TOKEN.sub(translated, pattern)
 
 
-def grep(order: Json) -> Json:
+_GLOB_EXPRESSIONS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+
+
+def grep(query: Json) -> Json:
     """Lines that match a regular expression."""
-    flags = re.IGNORECASE if order["ignore_case"] else 0
+    flags = re.IGNORECASE if query["ignore_case"] else 0
     try:
-        expression = re.compile(order["pattern"], flags)
-        matches_glob("", order["glob"])
+        expression = re.compile(query["pattern"], flags)
+        matches_glob("", query["glob"])  # only to find a wrong pattern now
     except re.error as error:
         return _failed(f"a pattern cannot be used: {error}")
     matches: list[Json] = []
-    for path in files_below(order["path"] or "."):
-        if order["glob"] and not _fits(path, order["glob"]):
+    for path in files_below(query["path"] or "."):
+        if query["glob"] and not _fits(path, query["glob"]):
             continue
         for number, line in _lines(path):
             if expression.search(line):
-                if len(matches) >= order["limit"]:
+                if len(matches) >= query["limit"]:
                     return {"success": True, "matches": matches, "truncated": True}
-                matches.append({"path": path, "line": number, "text": line[:_LONGEST_LINE]})
+                matches.append({"path": path, "line": number, "text": line[:_MAX_LINE_CHARS]})
     return {"success": True, "matches": matches, "truncated": False}
 
 
@@ -87,27 +88,28 @@ def _fits(path: str, pattern: str) -> bool:
 def _lines(path: str) -> Iterator[tuple[int, str]]:
     try:
         with Path(path).open("rb") as file:
+            # A zero byte near the beginning is how git and grep recognise binary files, too.
             if b"\0" in file.read(_BINARY_PROBE_BYTES):
                 return
             file.seek(0)
             for number, line in enumerate(file, 1):
                 yield number, line.decode(errors="replace").rstrip("\r\n")
     except OSError:
-        return  # it went away, or may not be read
+        return  # it was removed meanwhile, or may not be read
 
 
-def glob(order: Json) -> Json:
+def glob(query: Json) -> Json:
     """Paths that match a pattern."""
-    top = order["path"]
+    top = query["path"]
     try:
-        matches_glob("", order["pattern"])
+        matches_glob("", query["pattern"])
     except re.error as error:
         return _failed(f"the pattern cannot be used: {error}")
     paths: list[str] = []
     for path in files_below(top or "."):
         below = os.path.relpath(path, top) if top else path
-        if matches_glob(below, order["pattern"]):
-            if len(paths) >= order["limit"]:
+        if matches_glob(below, query["pattern"]):
+            if len(paths) >= query["limit"]:
                 return {"success": True, "paths": paths, "truncated": True}
             paths.append(path)
     return {"success": True, "paths": paths, "truncated": False}
@@ -118,9 +120,9 @@ def _failed(error: str) -> Json:
 
 
 def main() -> None:
-    """Carry out the order in the first argument."""
-    order = json.loads(sys.argv[1])
-    result = grep(order) if order["how"] == "grep" else glob(order)
+    """Run the query in the first argument."""
+    query = json.loads(sys.argv[1])
+    result = grep(query) if query["kind"] == "grep" else glob(query)
     print(json.dumps(result))  # noqa: T201 - the result of this script
 
 

@@ -5,7 +5,7 @@ The platform documents the names only. These parameters are ours; ``timeout`` go
 ================= ============================================ ================================
 tool              parameters                                   result
 ================= ============================================ ================================
-sandbox_exec      ``command``                                  a run, see ``families``
+sandbox_exec      ``command``                                  a run, see ``results``
 sandbox_python    ``code``                                     a run; a fresh process
 sandbox_rscript   ``code``                                     a run; a fresh process
 sandbox_notebook  ``code``                                     a run; variables stay
@@ -42,12 +42,12 @@ from pathlib import Path
 from typing import Any
 
 from ivy_kernel.local_sandbox import search
-from ivy_kernel.local_sandbox.config import Config
-from ivy_kernel.local_sandbox.host import Clock
+from ivy_kernel.local_sandbox.config import Config, RunGroup
+from ivy_kernel.local_sandbox.environment import Clock
+from ivy_kernel.local_sandbox.errors import ApiError
 from ivy_kernel.local_sandbox.notebook import CellTimeoutError, KernelStartError, NotebookKernel
-from ivy_kernel.local_sandbox.place import Place
-from ivy_kernel.local_sandbox.processes import ChatProcesses, KeeperLostError, NotStartedError
-from ivy_kernel.local_sandbox.refusal import Refusal
+from ivy_kernel.local_sandbox.processes import ChatProcesses, NotStartedError, ReaperLostError
+from ivy_kernel.local_sandbox.results import Run, shaped
 from ivy_kernel.local_sandbox.script import (
     Language,
     ScriptTimeoutError,
@@ -57,8 +57,14 @@ from ivy_kernel.local_sandbox.script import (
     run_command,
     run_script,
 )
-from ivy_kernel.local_sandbox.simulation.result_shapes import Run, shaped
-from ivy_kernel.local_sandbox.workspace import FileError, Workspace, decoded, encoded, register
+from ivy_kernel.local_sandbox.workspace import (
+    ChatPaths,
+    FileError,
+    Workspace,
+    decoded,
+    encoded,
+    register,
+)
 
 Json = dict[str, Any]
 
@@ -68,11 +74,11 @@ _LIST_LIMIT = 10_000
 
 @dataclass(frozen=True)
 class Toolbox:
-    """What the tools of one living sandbox work on.
+    """The parts of one living sandbox that its tools work on.
 
     Parameters
     ----------
-    place
+    paths
         The chat's directories.
     processes
         Its processes.
@@ -82,7 +88,7 @@ class Toolbox:
         The server's clock.
     """
 
-    place: Place
+    paths: ChatPaths
     processes: ChatProcesses
     kernel: NotebookKernel
     clock: Clock
@@ -90,11 +96,11 @@ class Toolbox:
     @property
     def workspace(self) -> Workspace:
         """The chat's files."""
-        return Workspace(self.place.directory)
+        return Workspace(self.paths.directory)
 
 
-def _bad(error: str) -> Refusal:
-    return Refusal(400, error, "BAD_PARAMETERS")
+def _bad(error: str) -> ApiError:
+    return ApiError(400, error, "BAD_PARAMETERS")
 
 
 def _text(body: Json, name: str, default: str | None = None) -> str:
@@ -111,11 +117,11 @@ def _flag(body: Json, name: str) -> bool:
     return value
 
 
-def _whole(body: Json, name: str, default: int, most: int) -> int:
+def _whole(body: Json, name: str, default: int, maximum: int) -> int:
     value = body.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise _bad(f"the parameter {name!r} must be a whole number that is not negative")
-    return min(value, most)
+    return min(value, maximum)
 
 
 def time_budget(body: Json, cap_seconds: float) -> float:
@@ -125,6 +131,7 @@ def time_budget(body: Json, cap_seconds: float) -> float:
         return cap_seconds
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise _bad("the parameter 'timeout' must be a number of seconds")
+    # Written so that NaN, which is neither above 0 nor below, is refused too.
     if not value > 0 or (isinstance(value, float) and math.isinf(value)):
         raise _bad("the parameter 'timeout' must be a number of seconds above 0")
     return float(min(value, cap_seconds))
@@ -134,7 +141,7 @@ def _code(config: Config, tool: str, body: Json) -> str:
     name = config.code_field.get(tool, "command" if tool == "sandbox_exec" else "code")
     code = _text(body, name)
     if config.max_code_chars and len(code) > config.max_code_chars:
-        raise Refusal(
+        raise ApiError(
             400,
             f"{name!r} has {len(code)} characters; {config.max_code_chars} are allowed",
             "CODE_TOO_LONG",
@@ -142,42 +149,43 @@ def _code(config: Config, tool: str, body: Json) -> str:
     return code
 
 
-def _cut(config: Config, text: Any) -> Any:
+def _truncated(config: Config, text: Any) -> Any:
     limit = config.stdout_limit_chars
     if not limit or not isinstance(text, str) or len(text) <= limit:
         return text
     return f"{text[:limit]}\n... [{len(text) - limit} characters truncated]"
 
 
-def _cut_outputs(config: Config, run: Run) -> Run:
+def _truncate_outputs(config: Config, run: Run) -> Run:
     for output in run.outputs:
         if "text" in output:
-            output["text"] = _cut(config, output["text"])
+            output["text"] = _truncated(config, output["text"])
     return run
 
 
-def _timed_out(tool: str, seconds: float, what: str) -> Refusal:
+def _timed_out(tool: str, seconds: float, what: str) -> ApiError:
     text = f"{tool} exceeded its time budget of {seconds:g} s: {what}"
-    return Refusal(504, text, "TOOL_TIMEOUT")
+    return ApiError(504, text, "TOOL_TIMEOUT")
 
 
 async def _script(tool: str, language: Language, config: Config, box: Toolbox, body: Json) -> Json:
     code = _code(config, tool, body)
     seconds = time_budget(body, config.cap_seconds["script"])
     if language == "r" and r_is_missing(config):
+        # The exit code of a shell that does not find a command.
         text = f"R is not installed here: there is no {config.rscript!r} on the path"
         run = Run([{"output_type": "stream", "name": "stderr", "text": text + "\n"}], 127)
     else:
         try:
-            run = await run_script(config, box.place, box.processes, language, code, seconds)
+            run = await run_script(config, box.paths, box.processes, language, code, seconds)
         except ScriptTimeoutError as error:
             raise _timed_out(tool, seconds, str(error)) from error
-    return _told(config, "script", run)
+    return _result(config, "script", run)
 
 
-def _told(config: Config, group: str, run: Run) -> Json:
-    family = config.result_family[group]
-    return shaped(_cut_outputs(config, run), family, config.result_case, config.result_nesting)
+def _result(config: Config, group: RunGroup, run: Run) -> Json:
+    shape = config.result_family[group]
+    return shaped(_truncate_outputs(config, run), shape, config.result_case, config.result_nesting)
 
 
 async def _exec(config: Config, box: Toolbox, body: Json) -> Json:
@@ -212,7 +220,7 @@ async def _notebook(config: Config, box: Toolbox, body: Json) -> Json:
         raise _timed_out("sandbox_notebook", seconds, str(error)) from error
     except KernelStartError as error:
         return {"success": False, "error": str(error), "code": "KERNEL_FAILED"}
-    return _told(config, "notebook", run)
+    return _result(config, "notebook", run)
 
 
 async def _read(config: Config, box: Toolbox, body: Json) -> Json:
@@ -264,6 +272,7 @@ async def _edit(config: Config, box: Toolbox, body: Json) -> Json:
 
     def work() -> Json:
         content = box.workspace.read_bytes(path, 0, _READ_LIMIT_BYTES + 1)
+        # One byte more was asked for, to see whether there is more.
         if len(content) > _READ_LIMIT_BYTES:
             raise FileError(f"{path!r} is too large to edit", "FILE_TOO_LARGE")
         count = content.count(before)
@@ -280,13 +289,13 @@ async def _edit(config: Config, box: Toolbox, body: Json) -> Json:
     return await asyncio.to_thread(work)
 
 
-async def _search(how: str, config: Config, box: Toolbox, body: Json) -> Json:
+async def _search(kind: str, config: Config, box: Toolbox, body: Json) -> Json:
     path = _text(body, "path", "")
     names = box.workspace.parts(path)
     with box.workspace.opened(path):
-        pass  # it refuses symbolic links on the way
-    order = {
-        "how": how,
+        pass  # only to refuse symbolic links on the way
+    query = {
+        "kind": kind,
         "pattern": _text(body, "pattern"),
         "path": "/".join(names),
         "glob": _text(body, "glob", ""),
@@ -294,13 +303,15 @@ async def _search(how: str, config: Config, box: Toolbox, body: Json) -> Json:
         "limit": _whole(body, "limit", 1000, _LIST_LIMIT),
     }
     seconds = time_budget(body, config.cap_seconds["files"])
-    argv = [sys.executable, "-I", "-S", str(Path(search.__file__)), json.dumps(order)]
+    # In a process of its own, for a regular expression can take for ever; isolated (-I), so that no
+    # file of the chat is imported, and without site (-S), which it does not need.
+    argv = [sys.executable, "-I", "-S", str(Path(search.__file__)), json.dumps(query)]
     try:
-        finished = await run_command(config, box.place, box.processes, argv, seconds)
+        finished = await run_command(config, box.paths, box.processes, argv, seconds)
     except NotStartedError:
         raise _bad("the pattern is too long") from None
     if finished.timed_out:
-        raise _timed_out(f"sandbox_{how}", seconds, "it was killed")
+        raise _timed_out(f"sandbox_{kind}", seconds, "it was killed")
     if finished.exit_code:
         said = finished.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         raise FileError(f"the search failed: {said}", "SEARCH_FAILED")
@@ -327,7 +338,7 @@ async def _export(config: Config, box: Toolbox, body: Json) -> Json:
             "source": "export",
             "createdAt": box.clock.iso(),
         }
-        register(box.place.manifest, entry)
+        register(box.paths.manifest, entry)
         return {"success": True, "file": entry}
 
     return await asyncio.to_thread(work)
@@ -355,15 +366,15 @@ async def run_tool(name: str, config: Config, box: Toolbox, body: Json) -> Json:
 
     Raises
     ------
-    Refusal
+    ApiError
         400 for wrong parameters, 502 when the sandbox ended meanwhile, 504 when time was up.
     """
-    time_budget(body, 1.0)  # a wrong one is refused by every tool
+    time_budget(body, 1.0)  # every tool refuses a wrong timeout, those too that need none
     try:
         return await TOOLS[name](config, box, body)
     except FileError as error:
         return {"success": False, "error": str(error), "code": error.code}
-    except KeeperLostError:
-        raise Refusal(
+    except ReaperLostError:
+        raise ApiError(
             502, "the sandbox ended while the tool was running", "SANDBOX_ENDED"
         ) from None

@@ -1,7 +1,7 @@
-"""The files of a chat: no path leads out of its directory.
+"""The files of a chat: its directories, and access that no path leads out of.
 
-A path is walked one directory at a time, by descriptors that refuse symbolic links, so that no
-exchange of a directory under way can lead elsewhere.
+Within the chat's directory a path is walked one directory at a time, by descriptors that refuse
+symbolic links, so that no exchange of a directory under way can lead elsewhere.
 """
 
 from __future__ import annotations
@@ -9,30 +9,34 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
+import hashlib
 import json
 import mimetypes
 import os
+import re
 import secrets
+import shutil
 import stat
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ivy_kernel.local_sandbox.refusal import Refusal
+from ivy_kernel.local_sandbox.errors import ApiError
 
 Json = dict[str, Any]
 
 
 class FileError(Exception):
-    """A file is not as the tool needs it: this becomes the tool's own error result."""
+    """A file is not as a tool needs it: the tool's own error result, and no HTTP error."""
 
     def __init__(self, error: str, code: str) -> None:
         super().__init__(error)
         self.code = code
 
 
-def _outside(path: str, why: str) -> Refusal:
-    return Refusal(400, f"path {path!r} is refused: {why}", "PATH_REFUSED")
+def _outside(path: str, why: str) -> ApiError:
+    return ApiError(400, f"path {path!r} is refused: {why}", "PATH_REFUSED")
 
 
 def _from_os(path: str, error: OSError) -> FileError:
@@ -58,7 +62,7 @@ class Workspace:
 
         Raises
         ------
-        Refusal
+        ApiError
             The path leads out of the directory (400).
         """
         if "\0" in path:
@@ -96,6 +100,7 @@ class Workspace:
                     if make:
                         with contextlib.suppress(FileExistsError):
                             os.mkdir(name, 0o755, dir_fd=descriptor)
+                    # O_NOFOLLOW again: a link may have taken the name since the check above.
                     below = os.open(name, flags, dir_fd=descriptor)
                 except OSError as error:
                     raise _from_os(path, error) from error
@@ -108,6 +113,7 @@ class Workspace:
             os.close(descriptor)
 
     def _refuse_link(self, path: str, name: str, descriptor: int) -> None:
+        # Only for a clear error: O_NOFOLLOW is what protects.
         with contextlib.suppress(OSError):
             if stat.S_ISLNK(os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode):
                 raise _outside(path, f"{name!r} is a symbolic link")
@@ -145,14 +151,16 @@ class Workspace:
                 return opened.read(limit_bytes)
 
     def write_bytes(self, path: str, content: bytes, *, append: bool = False) -> None:
-        """Write a file, whole or not at all; ``append`` adds to it."""
+        """Write a file, whole or not at all; ``append`` adds to an existing one."""
         if not self.parts(path):
             raise FileError(f"{path!r} is not a file", "NOT_A_FILE")
         with self.opened(path, make=True) as (descriptor, name):
             try:
                 if append:
                     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
-                    _fill(os.open(name, flags | os.O_CLOEXEC, 0o644, dir_fd=descriptor), content)
+                    _write_and_close(
+                        os.open(name, flags | os.O_CLOEXEC, 0o644, dir_fd=descriptor), content
+                    )
                     return
                 mode = 0o644
                 with contextlib.suppress(FileNotFoundError):
@@ -160,14 +168,15 @@ class Workspace:
                     if not stat.S_ISREG(found.st_mode):
                         raise FileError(f"{path!r} is not a file", "NOT_A_FILE")
                     mode = stat.S_IMODE(found.st_mode)
-                passing = f".{secrets.token_hex(8)}.part"
+                # Written beside and renamed: a reader sees the old content or the new, no half.
+                partial = f".{secrets.token_hex(8)}.part"
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
                 try:
-                    _fill(os.open(passing, flags, mode, dir_fd=descriptor), content)
-                    os.rename(passing, name, src_dir_fd=descriptor, dst_dir_fd=descriptor)
+                    _write_and_close(os.open(partial, flags, mode, dir_fd=descriptor), content)
+                    os.rename(partial, name, src_dir_fd=descriptor, dst_dir_fd=descriptor)
                 except OSError:
                     with contextlib.suppress(OSError):
-                        os.unlink(passing, dir_fd=descriptor)
+                        os.unlink(partial, dir_fd=descriptor)
                     raise
             except OSError as error:
                 raise _from_os(path, error) from error
@@ -203,7 +212,7 @@ class Workspace:
         return sorted(found, key=lambda entry: str(entry["path"]))
 
 
-def _fill(descriptor: int, content: bytes) -> None:
+def _write_and_close(descriptor: int, content: bytes) -> None:
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
 
@@ -217,6 +226,7 @@ def _entry(path: str, entry: os.DirEntry[str]) -> Json:
         kind = "directory"
     elif stat.S_ISREG(about.st_mode):
         kind = "file"
+    # Names that are no UTF-8 come as lone surrogates, which JSON cannot hold.
     name = os.fsencode(entry.name).decode(errors="replace")
     return {
         "path": f"{path}/{name}" if path else name,
@@ -227,7 +237,7 @@ def _entry(path: str, entry: os.DirEntry[str]) -> Json:
 
 
 def decoded(content: bytes) -> tuple[str, str]:
-    """Bytes as a string, and its encoding: ``utf-8``, or ``base64`` for what is no text."""
+    """Bytes as a string, and its encoding: ``utf-8``, or ``base64`` when they are no text."""
     try:
         return content.decode(), "utf-8"
     except UnicodeDecodeError:
@@ -240,11 +250,11 @@ def encoded(content: str, encoding: str) -> bytes:
         try:
             return base64.b64decode(content, validate=True)
         except binascii.Error:
-            raise Refusal(400, "content is not base64", "BAD_PARAMETERS") from None
+            raise ApiError(400, "content is not base64", "BAD_PARAMETERS") from None
     try:
         return content.encode()
     except UnicodeEncodeError:
-        raise Refusal(400, "content has characters that are no text", "BAD_PARAMETERS") from None
+        raise ApiError(400, "content has characters that are no text", "BAD_PARAMETERS") from None
 
 
 def read_manifest(path: Path) -> list[Json]:
@@ -257,8 +267,93 @@ def read_manifest(path: Path) -> list[Json]:
 
 
 def register(path: Path, entry: Json) -> None:
-    """Add a file; one that is there already is replaced and counts as new."""
+    """Add a file to the manifest; one that is there already is replaced and counts as new."""
     entries = [known for known in read_manifest(path) if known.get("path") != entry["path"]]
-    passing = path.with_suffix(".part")
-    passing.write_text(json.dumps([*entries, entry]))
-    os.replace(passing, path)  # noqa: PTH105 - the same call, and it says that it is atomic
+    partial = path.with_suffix(".part")
+    partial.write_text(json.dumps([*entries, entry]))
+    os.replace(partial, path)  # noqa: PTH105 - the same call, and it says that it is atomic
+
+
+# -- where the files are ----------------------------------------------------------------------
+
+# Upper case is left out: "A" and "a" are one name on some file systems. "~" is left out, so that
+# no chat can take the name that is made for another.
+_PLAIN = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,47}")
+
+
+def safe_name(chat_id: str) -> str:
+    """A file name for a chat id: itself if it is plain, else a part of it and a digest."""
+    if _PLAIN.fullmatch(chat_id):
+        return chat_id
+    readable = re.sub(r"[^a-z0-9]+", "-", chat_id.lower())[:24].strip("-") or "chat"
+    digest = hashlib.sha256(chat_id.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"{readable}~{digest[:12]}"
+
+
+@dataclass(frozen=True)
+class ChatPaths:
+    """The directories of one chat.
+
+    Parameters
+    ----------
+    directory
+        The working directory of its code, and all that its tools see.
+    state
+        Files of the sandbox itself, which its tools do not see.
+    """
+
+    directory: Path
+    state: Path
+
+    @classmethod
+    def of(cls, root: Path, chat_id: str) -> ChatPaths:
+        """The directories of a chat below the server's root directory."""
+        name = safe_name(chat_id)
+        return cls(root / name, root / ".state" / name)
+
+    @property
+    def home(self) -> Path:
+        """The home directory of its processes."""
+        return self.state / "home"
+
+    @property
+    def runtime(self) -> Path:
+        """The directory for sockets; emptied when the sandbox stops."""
+        return self.state / "run"
+
+    @property
+    def calls(self) -> Path:
+        """The directory for the code of calls in flight."""
+        return self.state / "calls"
+
+    @property
+    def stage(self) -> Path:
+        """A mount point for runners that replace ``/tmp``."""
+        return self.state / "stage"
+
+    @property
+    def manifest(self) -> Path:
+        """The list of registered files."""
+        return self.state / "manifest.json"
+
+    @property
+    def shared_cache(self) -> Path:
+        """A cache directory of all chats."""
+        return self.directory.parent / ".cache"
+
+    def make(self) -> None:
+        """Make all directories, readable by the user alone."""
+        for path in (
+            self.directory,
+            self.home,
+            self.runtime,
+            self.calls,
+            self.stage,
+            self.shared_cache,
+        ):
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def clear(self) -> None:
+        """Remove what is needed by running processes only; the chat's files stay."""
+        for path in (self.runtime, self.calls):
+            shutil.rmtree(path, ignore_errors=True)

@@ -203,8 +203,8 @@ async def _answer(session: Session, request: Message, post: Post) -> None:
     prompt, is_secret = str(content.get("prompt", "")), bool(content.get("password"))
     with suppress(asyncio.CancelledError, Exception):  # the cell is interrupted, and ends by that
         value = await ask(prompt, post, is_secret=is_secret)
-        if session.agent is not None:
-            await session.agent.answer_input(value, request)
+        if session.live is not None:
+            await session.live.answer_input(value, request)
 
 
 def load(shell: Any) -> IvyMagics:

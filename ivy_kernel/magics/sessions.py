@@ -7,9 +7,9 @@ import secrets
 from dataclasses import dataclass
 
 from ivy_kernel.models import Message, Sink
-from ivy_kernel.routes.agent import AgentLost, Event, KernelDied
+from ivy_kernel.routes.events import AgentLost, Event, KernelDied
 from ivy_kernel.session.describe import event_sentence
-from ivy_kernel.session.kernel_registry import UseNote
+from ivy_kernel.session.kernel_registry import KernelRegistration
 from ivy_kernel.session.open import LiveSettings, identity, open_session
 from ivy_kernel.session.session import Session
 
@@ -37,7 +37,7 @@ class MagicSessions:
         self._open: dict[str, _Open] = {}
         self._key = secrets.token_hex(8)
         self._on_background = on_background
-        self._note = UseNote(kernel_id, "magic") if kernel_id else None
+        self._registration = KernelRegistration(kernel_id, "magic") if kernel_id else None
         self._closing: set[asyncio.Future[None]] = set()
         self.cell_sink: Sink | None = None
 
@@ -64,8 +64,8 @@ class MagicSessions:
             )
             known = self._open[chat_id] = _Open(wanted, opened)
         lifecycle = known.session.lifecycle
-        if self._note is not None:
-            self._note.write(**lifecycle.use)
+        if self._registration is not None:
+            self._registration.register(**lifecycle.registry_fields)
         return known.session
 
     def settings_of(self, chat_id: str | None) -> LiveSettings:
@@ -87,7 +87,7 @@ class MagicSessions:
     def _on_event(self, event: Event, chat_id: str) -> None:
         """What the agent route tells beside messages."""
         if isinstance(event, AgentLost | KernelDied) and chat_id in self._open:
-            self._open[chat_id].session.lifecycle.poke()
+            self._open[chat_id].session.lifecycle.refresh_soon()
         sentence = event_sentence(event)
         if sentence and self.cell_sink is not None:
             self.cell_sink(Message("stream", {"name": "stderr", "text": f"[{sentence}]\n"}))
@@ -100,6 +100,6 @@ class MagicSessions:
     async def aclose(self) -> None:
         """Let go of all sandboxes, which live on."""
         opened, self._open = list(self._open.values()), {}
-        if self._note is not None:
-            self._note.remove()
+        if self._registration is not None:
+            self._registration.unregister()
         await asyncio.gather(*(one.session.aclose() for one in opened), return_exceptions=True)

@@ -19,7 +19,7 @@ from ivy_kernel.errors import IvyError, SettingError, UsageError
 from ivy_kernel.magics import SHELL_ATTRIBUTE
 from ivy_kernel.models import Json
 from ivy_kernel.session.describe import status_lines
-from ivy_kernel.status import Reading, monotonic_seconds
+from ivy_kernel.status import StatusReading, monotonic_seconds
 
 if TYPE_CHECKING:
     from ivy_kernel.session.session import Session
@@ -134,7 +134,7 @@ class StatusWidget(anywidget.AnyWidget):
             if not self._closed:
                 self._watch = lifecycle.monitor().watch(self._on_reading)
 
-    def _on_reading(self, reading: Reading) -> None:
+    def _on_reading(self, reading: StatusReading) -> None:
         """Called by the monitor, on its loop."""
         if not self._closed:
             self._set(status=reading.to_json(monotonic_seconds()))
@@ -223,7 +223,7 @@ class StatusWidget(anywidget.AnyWidget):
         if self.missing:
             return [str(self.missing)]
         session = self._session
-        reading = session.lifecycle.monitor().reading if session is not None else Reading()
+        reading = session.lifecycle.monitor().reading if session is not None else StatusReading()
         if session is None or reading.status is None:
             return [f"{self.name or 'Ivy sandbox'}: its status has not been read yet."]
         now = monotonic_seconds()

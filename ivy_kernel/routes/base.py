@@ -4,9 +4,82 @@ from __future__ import annotations
 
 from typing import Literal, Protocol
 
-from ivy_kernel.models import Cell, Json, Outcome, Sink
+from ivy_kernel.models import Cell, Json, Message, Outcome, Sink
+from ivy_kernel.routes.events import Event
 
 RouteName = Literal["agent", "notebook", "script"]
+
+
+class RouteListener(Protocol):
+    """What a route reports to while cells run, and between them."""
+
+    def on_background(self, message: Message) -> None:
+        """Called with each message that belongs to no running cell: of widgets, and of threads."""
+        ...
+
+    def on_event(self, event: Event) -> None:
+        """Called with what the route has to tell beside messages."""
+        ...
+
+    async def sandbox_end(self) -> str:
+        """Called for a cell whose end the route does not know, or that it cannot hear.
+
+        Returns
+        -------
+        str
+            A sentence that says that the sandbox has ended under the cell; empty when it has not.
+        """
+        ...
+
+
+class LiveKernel(Protocol):
+    """What a route offers beside cells where it keeps a kernel that can be spoken to at any time.
+
+    Raises `NoAnswerError` where the kernel is not connected, and `SandboxLostError` where it is
+    gone; nothing here starts a sandbox or a kernel.
+    """
+
+    @property
+    def running_comms(self) -> bool:
+        """Whether the kernel is at work on a widget's message."""
+        ...
+
+    @property
+    def earlier_runs(self) -> bool:
+        """Whether the kernel is still at work for an earlier client with the same key."""
+        ...
+
+    async def follow(self) -> None:
+        """Return when that work is done, and all that it said was shown as background.
+
+        Called by the kernel after a reconnection.
+        """
+        ...
+
+    async def control(self, header: Json, content: Json) -> Json:
+        """Make a request on the control channel, such as ``debug_request``; the reply's content.
+
+        Called by the kernel for requests that the sandbox's kernel must answer (message spec,
+        "Debug request").
+        """
+        ...
+
+    async def send_comm(
+        self, header: Json, content: Json, metadata: Json, buffers: tuple[bytes, ...]
+    ) -> None:
+        """Hand a widget's message over; return when the kernel is done with it.
+
+        Called by the kernel for ``comm_open``, ``comm_msg`` and ``comm_close``.
+        """
+        ...
+
+    async def interrupt(self) -> None:
+        """Stop what the kernel is at work on; see `Route.interrupt`."""
+        ...
+
+    async def answer_input(self, value: str, request: Message) -> None:
+        """Answer an ``input_request``. Called by kernel and magics when the user has answered."""
+        ...
 
 
 class Route(Protocol):
@@ -28,6 +101,11 @@ class Route(Protocol):
 
         If not, the session calls `check` after a while without contact.
         """
+        ...
+
+    @property
+    def live(self) -> LiveKernel | None:
+        """The kernel behind this route; ``None`` where cells are all that it can run."""
         ...
 
     async def open(self) -> None:
@@ -97,6 +175,13 @@ class Route(Protocol):
         ----------
         keep
             Whether the variables are left for a later process, as at a restart of the kernel.
+        """
+        ...
+
+    async def end_with_sandbox(self) -> None:
+        """Let go of a far side that has gone with its sandbox, and end the cell under way.
+
+        Called by the session when the user has terminated the sandbox.
         """
         ...
 

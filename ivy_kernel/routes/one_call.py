@@ -148,6 +148,7 @@ class PlainRoute:
     name: RouteName
     notice: str
     notices_losses = False
+    live: None = None
     tool: ClassVar[str]
     """The tool that runs the cells' Python."""
     variables_persist: ClassVar[bool]
@@ -166,6 +167,9 @@ class PlainRoute:
     async def close(self, *, keep: bool) -> None:
         """Nothing to let go: each cell was a call of its own."""
         self._call.stop()
+
+    async def end_with_sandbox(self) -> None:
+        """Nothing to let go: the platform ends the call of a cell with its sandbox."""
 
     def describe(self) -> Json:
         """Code field and remote Python."""

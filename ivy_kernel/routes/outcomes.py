@@ -1,4 +1,4 @@
-"""What a cell asks of the kernel, and how its end is put into the one truth."""
+"""How a cell ended: the outcome and the error message that say the same. One place builds both."""
 
 from __future__ import annotations
 
@@ -11,14 +11,22 @@ from ivy_kernel.errors import (
     IvyError,
     NetworkError,
     NoAnswerError,
+    OutcomeUnknownError,
     SandboxLostError,
     ToolTimeoutError,
     UnexpectedStatusError,
 )
-from ivy_kernel.models import Cell, Fate, Json, Message, Outcome, Sink
-from ivy_kernel.routes.agent.requests import EndedError
+from ivy_kernel.models import Fate, Json, Message, Outcome, Sink
 
 RED, PLAIN = "\x1b[0;31m", "\x1b[0m"
+
+
+ERROR_NAMES: dict[Fate, str] = {
+    "lost": SandboxLostError.__name__,
+    "unknown": OutcomeUnknownError.__name__,
+    "interrupted": "KeyboardInterrupt",
+}
+"""The exception's name that a front end shows for a cell that ended without a kernel's reply."""
 
 
 def succeeded() -> Outcome:
@@ -104,47 +112,3 @@ def show_ivy_error(sink: Sink, error: IvyError, *, was_sent: bool = True) -> Out
     if isinstance(error, SandboxLostError):
         return show_error(sink, name, str(error), "lost")
     return show_error(sink, name, str(error), "failed")
-
-
-UNANSWERED: dict[str, str] = {
-    "lost": "SandboxLostError",
-    "unknown": "OutcomeUnknownError",
-    "interrupted": "KeyboardInterrupt",
-}
-"""The ``ename`` of a cell that ended without the kernel's reply."""
-
-
-def told(sink: Sink, fate: Fate, words: str) -> Outcome:
-    """The outcome of a cell that has no reply, shown and replied alike."""
-    error = {"ename": UNANSWERED.get(fate, "SandboxError"), "evalue": words}
-    shown: Json = {**error, "traceback": [f"{error['ename']}: {words}"]}
-    sink(Message("error", shown))
-    return Outcome(fate, {"status": "error", **shown})
-
-
-def execute_content(cell: Cell) -> Json:
-    """The content of an ``execute_request``; whether to stop on errors is decided on our side."""
-    return {
-        "code": cell.code,
-        "silent": cell.silent,
-        "store_history": cell.store_history,
-        "user_expressions": cell.user_expressions,
-        "allow_stdin": cell.allow_stdin,
-        "stop_on_error": False,
-    }
-
-
-def fate_of(reply: Json, *, was_interrupted: bool) -> Fate:
-    """What a reply says of its cell."""
-    if reply.get("status") == "ok":
-        return "succeeded"
-    if was_interrupted and reply.get("ename") == "KeyboardInterrupt":
-        return "interrupted"
-    return "failed"
-
-
-def fate_in_words(ended: EndedError) -> str:
-    """The sentence for a cell that may have run."""
-    if ended.fate == "lost":
-        return f"{ended.cause} Whether this cell had run to its end is not known."
-    return f"Whether this cell has run to its end is not known: {ended.cause}"

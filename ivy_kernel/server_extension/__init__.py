@@ -1,17 +1,15 @@
 """The Jupyter server extension: REST and pushed events about sandboxes, for the panel.
 
-============ =====================================================================
-module       what it does
-============ =====================================================================
-`app`        the extension as Jupyter Server loads it
-`handlers`   the routes below ``/ivy`` under the server's base URL
-`events`     ``/ivy/events``: pushes what has changed
-`refusals`   any error → HTTP status and the one JSON shape of errors
-`board`      the sandboxes in use, kept up to date while somebody looks
-`shown`      one sandbox on the board: what is known of it, and what can be done
-`meanings`   settings, or a kernel's use → the sandbox that is meant, or why none is
-`attached`   this server's kernels and the notebooks that they belong to
-============ =====================================================================
+=========== ==========================================================================
+module      contents
+=========== ==========================================================================
+`app`       the extension as Jupyter Server loads it
+`handlers`  the routes below ``/ivy`` under the server's base URL, and the event stream
+`errors`    any error → HTTP status and the one JSON shape of errors
+`sandboxes` the registry of the sandboxes in use, polled while there is a viewer
+`sandbox`   one sandbox in the registry: its status, and the actions on it
+`targets`   settings, or a kernel's registry entry → the sandbox, or why there is none
+=========== ==========================================================================
 
 Keys stay in this process: no route takes or gives one.
 """

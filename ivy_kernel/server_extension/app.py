@@ -7,15 +7,15 @@ from traitlets.config import Config
 
 from ivy_kernel._version import __version__
 from ivy_kernel.server_extension.handlers import (
-    BOARD,
+    REGISTRY,
     ActionHandler,
     EventsHandler,
     NothingHandler,
     SandboxesHandler,
     SandboxHandler,
 )
-from ivy_kernel.server_extension.sandboxes import Board
-from ivy_kernel.server_extension.targets import kernels_of
+from ivy_kernel.server_extension.sandboxes import SandboxRegistry
+from ivy_kernel.server_extension.targets import kernel_lookup
 from ivy_kernel.settings.settings import Ivy
 
 ROUTES = [
@@ -23,7 +23,7 @@ ROUTES = [
     (r"/ivy/sandboxes/([^/]+)", SandboxHandler),
     (r"/ivy/sandboxes/([^/]+)/(create|terminate|reconnect)", ActionHandler),
     (r"/ivy/events", EventsHandler),
-    (r"/ivy(?:/.*)?", NothingHandler),  # the first that fits counts
+    (r"/ivy(?:/.*)?", NothingHandler),  # last: the first pattern that matches counts
 ]
 
 
@@ -41,8 +41,7 @@ class IvyServerExtension(ExtensionApp):
         """Called by Jupyter Server while it loads the extension."""
         assert self.serverapp is not None  # noqa: S101 - the loader sets it; for the type checker
         flags = Config({"Ivy": self.config.Ivy} if "Ivy" in self.config else {})
-        board = Board(flags, kernels_of(self.serverapp), self.log)
-        self.settings[BOARD] = board
+        self.settings[REGISTRY] = SandboxRegistry(flags, kernel_lookup(self.serverapp), self.log)
 
     def initialize_handlers(self) -> None:
         """Called by Jupyter Server likewise."""
@@ -51,7 +50,7 @@ class IvyServerExtension(ExtensionApp):
     async def stop_extension(self) -> None:
         """Called by Jupyter Server when it ends, before it ends its kernels."""
         try:
-            await self.settings[BOARD].aclose()
+            await self.settings[REGISTRY].aclose()
         except Exception:
-            # Whatever is wrong here, the server must go on to end its kernels.
+            # An error here must not keep the server from shutting down its kernels.
             self.log.exception("The Ivy server extension did not end in order.")

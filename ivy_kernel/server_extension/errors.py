@@ -1,11 +1,11 @@
-"""Any error → an HTTP status, and the one JSON shape that errors have.
+"""Turns any error into an HTTP status and the one JSON shape of errors.
 
 ::
 
     {"error": {"kind": "CredentialsError", "message": "one sentence that the user can act on"}}
 
 An error of the platform never gets status 401 or 403 here: those mean that *this* server does not
-accept the browser, upon which front ends ask for a new sign-in.
+accept the browser, and front ends then ask for a new sign-in.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _STATUSES: tuple[tuple[type[IvyError], HTTPStatus], ...] = (
     (ApiError, HTTPStatus.BAD_GATEWAY),
     (NetworkError, HTTPStatus.BAD_GATEWAY),
 )
-"""The first class that fits counts."""
+"""The first class that matches counts, so subclasses come before their base."""
 
 _SENTENCES = {
     400: "The Jupyter server cannot make sense of this request.",
@@ -59,19 +59,22 @@ class UnknownSandboxError(HTTPError):
         super().__init__(404)
 
 
-def refuse(error: BaseException | None, status_code: int = 500) -> tuple[int, dict[str, Any]]:
-    """The HTTP status and the body that tell of an error.
+def error_response(
+    error: BaseException | None, status_code: int = 500
+) -> tuple[int, dict[str, Any]]:
+    """Returns the HTTP status and the JSON body for an error.
 
     Parameters
     ----------
     error
-        What was raised; ``None`` when only the status is known.
+        The exception; ``None`` when only the status is known.
     status_code
         The status for an error that has none of its own.
     """
     if isinstance(error, IvyError):
         status_code = next((s for kind, s in _STATUSES if isinstance(error, kind)), 500)
         return int(status_code), _body(type(error).__name__, " ".join(str(error).split()))
+    # Before HTTPError, its base, whose 404 means an unknown address.
     if isinstance(error, UnknownSandboxError):
         return 404, _body(
             "UnknownSandboxError",
@@ -88,7 +91,7 @@ def _body(kind: str, message: str) -> dict[str, Any]:
 
 
 def _kind(status_code: int) -> str:
-    """The status' own name, for example ``MethodNotAllowed``."""
+    """Returns the name of a status, for example ``MethodNotAllowed``."""
     try:
         phrase = HTTPStatus(status_code).phrase
     except ValueError:

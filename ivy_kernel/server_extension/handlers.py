@@ -13,28 +13,28 @@ from tornado import web
 from tornado.iostream import StreamClosedError
 
 from ivy_kernel.errors import IvyError, RateLimitedError
-from ivy_kernel.server_extension.errors import refuse
+from ivy_kernel.server_extension.errors import error_response
 from ivy_kernel.server_extension.sandbox import Action
-from ivy_kernel.server_extension.sandboxes import Board, Listener
+from ivy_kernel.server_extension.sandboxes import Listener, SandboxRegistry
 
-BOARD = "ivy_board"
-"""Under this name the web application's settings hold the board."""
+REGISTRY = "ivy_sandbox_registry"
+"""The key of the registry in the settings of the web application."""
 
 
 class IvyHandler(ExtensionHandlerMixin, APIHandler):
-    """Base of all: where the board is, and the shape of errors."""
+    """Base class of all handlers: access to the registry, and the JSON shape of errors."""
 
     auth_resource = "ivy"
     # A panel that asks by itself must not keep an idle server from being culled.
     _track_activity = False
 
     @property
-    def board(self) -> Board:
+    def registry(self) -> SandboxRegistry:
         """The sandboxes in use."""
-        board = cast("Board", self.settings[BOARD])
-        if board.closed:
+        registry = cast("SandboxRegistry", self.settings[REGISTRY])
+        if registry.closed:
             raise web.HTTPError(503)
-        return board
+        return registry
 
     def answer(self, value: dict[str, Any]) -> None:
         """Send a JSON value."""
@@ -42,16 +42,16 @@ class IvyHandler(ExtensionHandlerMixin, APIHandler):
         self.finish(json.dumps(value))
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """Called by tornado for whatever was raised: sends the one shape of errors."""
+        """Called by tornado for any exception: sends it in the one shape of errors."""
         error = (kwargs.get("exc_info") or (None, None, None))[1]
-        status_code, body = refuse(error, status_code)
+        status_code, body = error_response(error, status_code)
         self.set_status(status_code)
         if isinstance(error, RateLimitedError) and error.retry_after_seconds:
             self.set_header("Retry-After", f"{error.retry_after_seconds:.0f}")
         self.answer(body)
 
     def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
-        """Called by tornado for whatever was raised; our own errors say all in one line."""
+        """Called by tornado for any exception; our own errors are logged as one line."""
         if isinstance(value, IvyError):
             self.log.warning("%s %s: %s", self.request.method, self.request.path, value)
         else:
@@ -64,9 +64,9 @@ class SandboxesHandler(IvyHandler):
     @web.authenticated
     @authorized
     async def get(self) -> None:
-        """All sandboxes in use; with ``?fresh=1``, because a person asked, newly looked at."""
-        await self.board.read(fresh=self.get_query_argument("fresh", "") == "1")
-        self.answer(self.board.to_json())
+        """Sends all sandboxes in use; with ``?fresh=1``, a user's reload, newly polled."""
+        await self.registry.update(fresh=self.get_query_argument("fresh", "") == "1")
+        self.answer(self.registry.to_json())
 
 
 class SandboxHandler(IvyHandler):
@@ -75,22 +75,22 @@ class SandboxHandler(IvyHandler):
     @web.authenticated
     @authorized
     async def get(self, sandbox_id: str) -> None:
-        """One of them."""
-        await self.board.read()
-        self.answer(self.board.sandbox_json(sandbox_id))
+        """Sends one of them."""
+        await self.registry.update()
+        self.answer(self.registry.sandbox_json(sandbox_id))
 
 
 class ActionHandler(IvyHandler):
     """``POST /ivy/sandboxes/{id}/create``, ``…/terminate`` and ``…/reconnect``."""
 
-    _track_activity = True
+    _track_activity = True  # a click, unlike polling, is activity
 
     @web.authenticated
     @authorized
     async def post(self, sandbox_id: str, action: Action) -> None:
-        """Do it, and answer with the sandbox as it is then; create does not wait until ready."""
-        await self.board.act(sandbox_id, action)
-        self.answer(self.board.sandbox_json(sandbox_id))
+        """Acts, then sends the sandbox as it is; create does not wait until it is ready."""
+        await self.registry.act(sandbox_id, action)
+        self.answer(self.registry.sandbox_json(sandbox_id))
 
 
 class NothingHandler(IvyHandler):
@@ -98,38 +98,43 @@ class NothingHandler(IvyHandler):
 
     @web.authenticated
     def get(self) -> None:
-        """Nothing."""
+        """Answers 404 in the one shape of errors."""
         raise web.HTTPError(404)
 
     head = post = put = patch = delete = get
 
+
+# Server-sent events -------------------------------------------------------------------------------
 
 HEARTBEAT_SECONDS = 15.0
 """Proxies cut connections that are silent for a minute or so."""
 
 
 class EventsHandler(IvyHandler):
-    """Sends events until the client goes away or the server ends."""
+    """``GET /ivy/events``: sends all sandboxes at each change, until one side ends."""
 
     _listener: Listener | None = None
 
     @web.authenticated
     @authorized
     async def get(self) -> None:
-        """The stream. A slow reader misses what newer events have replaced."""
+        """Sends the event stream. A slow reader misses events that newer ones have replaced."""
         self.set_header("Content-Type", "text/event-stream")
         self.set_header("Cache-Control", "no-cache")
-        self.set_header("X-Accel-Buffering", "no")
-        board = self.board
-        with board.listen() as listener, suppress(StreamClosedError):
+        self.set_header("X-Accel-Buffering", "no")  # else nginx would collect the events
+        registry = self.registry
+        with registry.listen() as listener, suppress(StreamClosedError):
             self._listener = listener
+            # At once, so that the client knows the stream works although the platform is slow.
             await self._send(": connected\n\n")
-            await board.read()
+            await registry.update()
             has_news = True
             while not listener.ended:
                 if has_news:
-                    listener.is_up_to_date()
-                    await self._send(f"event: sandboxes\ndata: {json.dumps(board.to_json())}\n\n")
+                    listener.mark_seen()  # before the JSON is made: a change meanwhile is sent next
+                    await self._send(
+                        f"event: sandboxes\ndata: {json.dumps(registry.to_json())}\n\n"
+                    )
                 else:
                     await self._send(": alive\n\n")
                 has_news = await listener.wait(HEARTBEAT_SECONDS)

@@ -1,4 +1,4 @@
-"""One sandbox on the board: what is known of it, and what can be done with it."""
+"""One sandbox in the registry: its status, and the actions on it."""
 
 from __future__ import annotations
 
@@ -9,47 +9,49 @@ from typing import Any, Literal
 
 from ivy_kernel.errors import RateLimitedError, SettingError
 from ivy_kernel.models import Json
-from ivy_kernel.server_extension.targets import Meaning
+from ivy_kernel.server_extension.targets import SandboxTarget
 from ivy_kernel.session import local_server
 from ivy_kernel.session.lifecycle import Lifecycle
 from ivy_kernel.settings.settings import missing_sentence
 from ivy_kernel.status import END_STATES, Monitor, Watch, monotonic_seconds
-from ivy_kernel.status.model import Reading, SandboxStatus
-from ivy_kernel.status.schedule import Pace
+from ivy_kernel.status.model import SandboxStatus, StatusReading
+from ivy_kernel.status.schedule import PollIntervals
 
 Action = Literal["create", "terminate", "reconnect"]
 
 FRESH_SECONDS = 1.5
+"""A user's reload accepts a status of this age: double clicks cause one request."""
 FIRST_READING_SECONDS = 3.0
-"""For so long an answer waits for the platform; then it says what is known."""
+"""A request of the panel waits so long for the platform, then gets the present reading."""
 ACTION_READING_SECONDS = 10.0
 """Likewise, after an action."""
 LATE_SECONDS = 2.0
-"""How late the monitor may be before a status counts as older than it should be."""
-POKE_SECONDS = 10.0
+"""A status may be so much older than its poll interval before it is refreshed."""
+MIN_REFRESH_SECONDS = 10.0
+"""At least so long lies between two refreshes that a kernel's activity causes."""
 
-_PACE = Pace()
+_INTERVALS = PollIntervals()
 
 
-class ShownSandbox:
-    """A sandbox in use.
+class SandboxEntry:
+    """One sandbox in use: its target, its monitor, and the actions under way.
 
     Parameters
     ----------
-    meaning
-        Which one.
-    on_news
+    target
+        The sandbox.
+    on_change
         Called when anything about it has changed.
     """
 
-    def __init__(self, meaning: Meaning, on_news: Callable[[], None]) -> None:
-        self._meaning = meaning
-        self._lifecycle = meaning.lifecycle
-        self._on_news = on_news
+    def __init__(self, target: SandboxTarget, on_change: Callable[[], None]) -> None:
+        self._target = target
+        self._lifecycle = target.lifecycle
+        self._on_change = on_change
         self._watch: Watch | None = None
-        self._told = asyncio.Event()
+        self._has_reading = asyncio.Event()
         self._acting: dict[Action, asyncio.Task[None]] = {}
-        self._poked_monotonic = float("-inf")
+        self._refreshed_monotonic = float("-inf")
         self._watched_since = float("-inf")
 
     @property
@@ -57,73 +59,74 @@ class ShownSandbox:
         """Our hold on it; ``None`` while the settings do not allow for one."""
         return self._lifecycle
 
-    # What is known ------------------------------------------------------------------------------
+    # Status -------------------------------------------------------------------------------------
 
-    async def mean(self, meaning: Meaning) -> None:
-        """Take what the settings say now about the same sandbox."""
-        before, now = self._lifecycle, meaning.lifecycle
-        self._meaning = meaning
+    async def retarget(self, target: SandboxTarget) -> None:
+        """Takes over a new target for the same sandbox, after the settings have changed."""
+        before, now = self._lifecycle, target.lifecycle
+        self._target = target
         if now is None:
-            return  # the settings are broken for now: what was known is shown, with the reason
+            return  # the settings are broken for now: the last reading is shown, with the reason
         if before is not None and before.key == now.key:
+            # The old lifecycle stays, since its monitor has the watch and the last reading.
             before.campaign_id, before.session_id = now.campaign_id, now.session_id
             await before.aclose()  # time limits, certificates and the like may have changed
-            before.poke()
+            before.refresh_soon()
             return
         await self.aclose()
         self._lifecycle = now
 
     def watch(self) -> None:
-        """Have the status asked for regularly, if it is not already."""
+        """Starts watching the status, so that it is polled; harmless when repeated."""
         if self._lifecycle is not None and (self._watch is None or self._watch.closed):
-            self._watch = self._lifecycle.monitor().watch(self._notice)
+            self._watch = self._lifecycle.monitor().watch(self._on_reading)
             self._watched_since = monotonic_seconds()
 
     def unwatch(self) -> None:
-        """Let the status rest."""
+        """Stops watching the status."""
         if self._watch is not None:
             self._watch.close()
             self._watch = None
 
-    def poke(self) -> bool:
-        """Something may have changed without us: look soon. Not more often than sensible.
+    def refresh_soon(self) -> bool:
+        """Polls soon, because something may have changed without our doing.
 
-        Whether it was looked; if not, the caller should try again later.
+        Returns whether a refresh was requested; ``False`` if the last one was too recent.
         """
         now = monotonic_seconds()
-        if self._lifecycle is None or now - self._poked_monotonic <= POKE_SECONDS:
+        if self._lifecycle is None or now - self._refreshed_monotonic <= MIN_REFRESH_SECONDS:
             return False
-        self._poked_monotonic = now
-        self._lifecycle.poke()
+        self._refreshed_monotonic = now
+        self._lifecycle.refresh_soon()
         return True
 
     @property
     def is_settled(self) -> bool:
-        """Whether only somebody's action changes its state, so that it is rarely asked for."""
+        """Whether only an action changes its state, so that it is polled rarely."""
         status = self._reading().status
         return status is not None and status.effective_state(monotonic_seconds()) in END_STATES
 
-    def _notice(self, reading: Reading) -> None:
-        self._told.set()
-        self._on_news()
+    def _on_reading(self, reading: StatusReading) -> None:
+        self._has_reading.set()
+        self._on_change()
 
     def _monitor(self) -> Monitor | None:
         return None if self._lifecycle is None else self._lifecycle.monitor()
 
-    def _reading(self) -> Reading:
+    def _reading(self) -> StatusReading:
         monitor = self._monitor()
-        return Reading() if monitor is None else monitor.reading
+        return StatusReading() if monitor is None else monitor.reading
 
-    async def known(self, *, fresh: bool = False) -> None:
-        """Wait until the status is as fresh as it is kept while somebody watches.
+    async def update(self, *, fresh: bool = False) -> None:
+        """Waits, within limits, until the status is as fresh as polling keeps it.
+
+        The first caller after a pause gets a new one. After an error there is no wait: the
+        monitor's backoff counts.
 
         Parameters
         ----------
         fresh
-            Whether only an answer of the last moments will do.
-
-        Who is the first to look after a while gets a new one. After an error the monitor's own
-        patience counts, not that of the caller.
+            Whether only an answer of the last moments is good enough.
         """
         monitor = self._monitor()
         if monitor is not None and fresh:
@@ -136,33 +139,36 @@ class ShownSandbox:
         status = monitor.reading.status
         with suppress(asyncio.TimeoutError, RuntimeError):  # closed meanwhile
             if status is None:
-                await asyncio.wait_for(self._told.wait(), FIRST_READING_SECONDS)
+                await asyncio.wait_for(self._has_reading.wait(), FIRST_READING_SECONDS)
             else:
-                age_seconds = _PACE.after_answer(status, status.received_monotonic) + LATE_SECONDS
+                age_seconds = (
+                    _INTERVALS.after_answer(status, status.received_monotonic) + LATE_SECONDS
+                )
+                # From before the watching began: the sandbox was not polled for a while.
                 is_older = status.received_monotonic < self._watched_since
                 refresh = monitor.refresh(max_age_seconds=0.0 if is_older else age_seconds)
                 await asyncio.wait_for(refresh, FIRST_READING_SECONDS)
 
-    def to_json(self, sessions: list[Json], *, default: bool) -> Json:
-        """The sandbox as the front end receives it."""
-        meaning, lifecycle = self._meaning, self._lifecycle
+    def to_json(self, attachments: list[Json], *, default: bool) -> Json:
+        """Returns the sandbox as the front end receives it."""
+        target, lifecycle = self._target, self._lifecycle
         status = self._status_json()
-        missing = meaning.missing
+        missing = target.missing
         usable = lifecycle is not None and missing is None
         has_campaign = lifecycle is not None and bool(lifecycle.campaign_id)
         if usable and not has_campaign and status["state"] in END_STATES:
             missing = missing_sentence("campaign_id")
         return {
-            "id": meaning.sandbox_id,
-            "name": meaning.name if lifecycle is None else lifecycle.name,
-            "local": meaning.local if lifecycle is None else lifecycle.local,
-            "chat_id": meaning.chat_id if lifecycle is None else lifecycle.chat_id,
+            "id": target.sandbox_id,
+            "name": target.name if lifecycle is None else lifecycle.name,
+            "local": target.local if lifecycle is None else lifecycle.local,
+            "chat_id": target.chat_id if lifecycle is None else lifecycle.chat_id,
             "default": default,
-            "account": meaning.account,
+            "account": target.account,
             "missing": missing,
             "can_create": usable and has_campaign,
             "can_terminate": usable,
-            "sessions": sessions,
+            "sessions": attachments,
             "status": status,
         }
 
@@ -171,19 +177,20 @@ class ShownSandbox:
         if self._lifecycle is not None:
             return self._reading().to_json(now)
         status = SandboxStatus(
-            state="none" if self._meaning.state == "none" else "unknown",
+            state="none" if self._target.state == "none" else "unknown",
             dialect="ivy",
             received_monotonic=now,
             described_monotonic=now,
         )
         return {**status.to_json(now), "age_ms": None}
 
-    # What can be done ---------------------------------------------------------------------------
+    # Actions ------------------------------------------------------------------------------------
 
     async def act(self, action: Action) -> None:
-        """Do it, or join the same action if it is under way.
+        """Acts on the sandbox, or joins the same action if it is under way.
 
-        It goes on to its end even if the caller does not wait for it.
+        The action goes on to its end even if the caller is cancelled: a tab that is closed must not
+        break it off for the others.
 
         Raises
         ------
@@ -199,15 +206,15 @@ class ShownSandbox:
     def _ended(self, action: Action, task: asyncio.Task[None]) -> None:
         self._acting.pop(action, None)
         if not task.cancelled():
-            task.exception()  # retrieved, though nobody may be left to hear of it
-        self._on_news()
+            task.exception()  # retrieved, else asyncio logs it when all callers have gone
+        self._on_change()
 
     async def _act(self, action: Action) -> None:
         try:
             await self._do(action)
         except RateLimitedError as exc:
             monitor = self._monitor()
-            if monitor is not None:
+            if monitor is not None:  # the limit is for the key, so polling must pause too
                 monitor.hold_off(exc.retry_after_seconds or 0.0)
             raise
 
@@ -215,13 +222,15 @@ class ShownSandbox:
         lifecycle, monitor = self._lifecycle, self._monitor()
         if action == "reconnect":
             if lifecycle is not None and monitor is not None:
+                # Frees a request that hangs on a dead connection, too.
                 await lifecycle.aclose()
                 await self._refresh(monitor)
             return
-        if lifecycle is None or monitor is None or self._meaning.missing is not None:
-            raise SettingError(self._meaning.missing or "The settings mean no sandbox.")
+        if lifecycle is None or monitor is None or self._target.missing is not None:
+            raise SettingError(self._target.missing or "The settings mean no sandbox.")
         if action == "create":
             await lifecycle.create()
+        # A local sandbox whose server does not run is terminated already; do not start it for that.
         elif not lifecycle.local or local_server.find() is not None:
             await lifecycle.terminate()
             await self._refresh(monitor)
@@ -231,9 +240,9 @@ class ShownSandbox:
             await asyncio.wait_for(monitor.refresh(), ACTION_READING_SECONDS)
 
     async def aclose(self) -> None:
-        """Let go of it; it lives on."""
+        """Closes monitor and connections; the sandbox lives on."""
         self.unwatch()
-        self._told.clear()
+        self._has_reading.clear()
         for task in list(self._acting.values()):
             task.cancel()
         lifecycle, self._lifecycle = self._lifecycle, None

@@ -1,8 +1,8 @@
-"""The sandboxes in use: the default one, and those of this server's kernels.
+"""The registry of the sandboxes in use: the default one, and those of this server's kernels.
 
-While somebody looks (an open event stream, or a request a moment ago) the board looks each second
-at what may have changed on this machine (settings, kernels, notebooks), and each sandbox's monitor
-asks the platform at its own pace. While nobody looks, nothing is asked at all.
+While there is a viewer (an open event stream, or a request a moment ago) the registry scans each
+second what may have changed on this machine (settings, kernels, notebooks), and each sandbox's
+monitor polls the platform at its own intervals. Without a viewer nothing is polled at all.
 """
 
 from __future__ import annotations
@@ -16,73 +16,73 @@ from traitlets.config import Config
 
 from ivy_kernel.models import Json
 from ivy_kernel.server_extension.errors import UnknownSandboxError
-from ivy_kernel.server_extension.sandbox import Action, ShownSandbox
+from ivy_kernel.server_extension.sandbox import Action, SandboxEntry
 from ivy_kernel.server_extension.targets import (
     UNSET_ID,
-    Attached,
-    Kernels,
-    Meaning,
-    Meanings,
-    id_of,
+    AttachedKernel,
+    KernelLookup,
+    SandboxTarget,
+    TargetResolver,
+    sandbox_id_of,
 )
-from ivy_kernel.session.kernel_registry import Use, UseReader
+from ivy_kernel.session.kernel_registry import KernelEntry, RegistryReader
 from ivy_kernel.status import monotonic_seconds
 
-LOOK_SECONDS = 1.0
+SCAN_SECONDS = 1.0
 LINGER_SECONDS = 3.0
-"""A front end that asks again within this time finds the monitors still running."""
+"""Monitors run on for so long after a request, for a front end that polls instead of listening."""
 
 
 class Listener:
-    """Somebody who is told when something has changed."""
+    """One event stream's flag for changes; many changes before it is read coalesce into one."""
 
     def __init__(self) -> None:
         self._news = asyncio.Event()
         self.ended = False
 
-    def tell(self) -> None:
-        """Something has changed."""
+    def notify(self) -> None:
+        """Sets the flag: something has changed."""
         self._news.set()
 
-    def is_up_to_date(self) -> None:
-        """What is known by now need not be told again."""
+    def mark_seen(self) -> None:
+        """Clears the flag: all changes until now are being sent."""
         self._news.clear()
 
     def end(self) -> None:
-        """There will be no more news."""
+        """Ends the stream: there will be no more changes."""
         self.ended = True
         self._news.set()
 
     async def wait(self, limit_seconds: float) -> bool:
-        """Wait for news; ``False`` when there is none within the limit, or any more."""
+        """Waits for a change; ``False`` when there is none within the limit, or after the end."""
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._news.wait(), limit_seconds)
         return self._news.is_set() and not self.ended
 
 
-class Board:
-    """The sandboxes in use, kept up to date while somebody looks.
+class SandboxRegistry:
+    """The sandboxes in use, kept up to date while there is a viewer.
 
     Parameters
     ----------
     flags
         The section ``Ivy`` of this server's own configuration.
-    kernels
-        Gives this server's kernels.
+    lookup_kernels
+        Returns this server's kernels.
     log
-        Takes faults of our own.
+        Gets errors of our own.
     """
 
-    def __init__(self, flags: Config, kernels: Kernels, log: Logger) -> None:
-        self._meanings = Meanings(flags)
-        self._kernels = kernels
+    def __init__(self, flags: Config, lookup_kernels: KernelLookup, log: Logger) -> None:
+        self._resolver = TargetResolver(flags)
+        self._lookup_kernels = lookup_kernels
         self._log = log
-        self._reader = UseReader()
-        self._shown: dict[str, ShownSandbox] = {}
+        self._reader = RegistryReader()
+        self._entries: dict[str, SandboxEntry] = {}
         self._default_id = UNSET_ID
-        self._sessions: dict[str, list[Json]] = {}
+        self._attachments: dict[str, list[Json]] = {}
         self._activity: dict[str, str | None] = {}
-        self._seen: tuple[object, tuple[Use, ...]] | None = None
+        self._scanned: tuple[object, tuple[KernelEntry, ...]] | None = None
         self._listeners: set[Listener] = set()
         self._lingers_until = float("-inf")
         self._task: asyncio.Task[None] | None = None
@@ -94,37 +94,37 @@ class Board:
 
     @contextmanager
     def listen(self) -> Iterator[Listener]:
-        """Somebody who looks, for the time of the ``with`` block."""
+        """Adds a viewer for the time of the ``with`` block."""
         listener = Listener()
         if self.closed:
             listener.end()
         self._listeners.add(listener)
-        self._wake()
+        self._start_scanning()
         try:
             yield listener
         finally:
             self._listeners.discard(listener)
 
-    async def read(self, *, fresh: bool = False) -> None:
-        """Bring everything up to date, as far as the platform answers in time.
+    async def update(self, *, fresh: bool = False) -> None:
+        """Brings everything up to date, as far as the platform answers in time.
 
         Parameters
         ----------
         fresh
-            A person asked for it, so an answer of a moment ago is not enough.
+            A user asked for it, so an answer of a moment ago is not enough.
         """
         self._lingers_until = monotonic_seconds() + LINGER_SECONDS
-        self._wake()
-        await self._look()
-        await asyncio.gather(*(shown.known(fresh=fresh) for shown in list(self._shown.values())))
+        self._start_scanning()
+        await self._scan()
+        await asyncio.gather(*(entry.update(fresh=fresh) for entry in list(self._entries.values())))
 
     def to_json(self) -> Json:
-        """All sandboxes as they are known now, the default one first."""
-        others = sorted(key for key in self._shown if key != self._default_id)
+        """Returns all sandboxes as they are known now, the default one first."""
+        others = sorted(key for key in self._entries if key != self._default_id)
         return {"sandboxes": [self.sandbox_json(key) for key in (self._default_id, *others)]}
 
     def sandbox_json(self, sandbox_id: str) -> Json:
-        """One sandbox as it is known now.
+        """Returns one sandbox as it is known now.
 
         Raises
         ------
@@ -132,11 +132,11 @@ class Board:
             When no sandbox in use has this id.
         """
         return self._find(sandbox_id).to_json(
-            self._sessions.get(sandbox_id, []), default=sandbox_id == self._default_id
+            self._attachments.get(sandbox_id, []), default=sandbox_id == self._default_id
         )
 
     async def act(self, sandbox_id: str, action: Action) -> None:
-        """Do something with a sandbox.
+        """Performs an action on a sandbox.
 
         Raises
         ------
@@ -146,12 +146,12 @@ class Board:
             When it failed.
         """
         self._lingers_until = monotonic_seconds() + LINGER_SECONDS
-        self._wake()
-        await self._look()
+        self._start_scanning()
+        await self._scan()
         await self._find(sandbox_id).act(action)
 
     async def aclose(self) -> None:
-        """End everything: listeners, monitors, connections. The sandboxes live on."""
+        """Ends listeners, monitors and connections. The sandboxes live on."""
         self.closed = True
         for listener in list(self._listeners):
             listener.end()
@@ -160,108 +160,120 @@ class Board:
             task.cancel()
             await asyncio.wait([task])
         async with self._lock:
-            shown, self._shown = list(self._shown.values()), {}
-            await asyncio.gather(*(one.aclose() for one in shown))
+            entries, self._entries = list(self._entries.values()), {}
+            await asyncio.gather(*(entry.aclose() for entry in entries))
 
-    def _find(self, sandbox_id: str) -> ShownSandbox:
+    def _find(self, sandbox_id: str) -> SandboxEntry:
         try:
-            return self._shown[sandbox_id]
+            return self._entries[sandbox_id]
         except KeyError:
             raise UnknownSandboxError from None
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for listener in list(self._listeners):
-            listener.tell()
+            listener.notify()
 
-    # While somebody looks -----------------------------------------------------------------------
+    # While there is a viewer --------------------------------------------------------------------
 
-    def _is_looked_at(self) -> bool:
+    def _is_watched(self) -> bool:
         return bool(self._listeners) or monotonic_seconds() < self._lingers_until
 
-    def _wake(self) -> None:
+    def _start_scanning(self) -> None:
         if self._task is None and not self.closed:
-            self._task = asyncio.ensure_future(self._keep())
+            self._task = asyncio.ensure_future(self._run())
 
-    async def _keep(self) -> None:
+    async def _run(self) -> None:
         try:
-            while self._is_looked_at():
+            while self._is_watched():
                 try:
-                    await self._look()
+                    await self._scan()
                 except Exception as exc:
                     # The panel must live on; the same fault is not logged each second.
                     if repr(exc) != self._fault:
                         self._fault = repr(exc)
                         self._log.exception("The sandboxes in use could not be found out.")
-                await asyncio.sleep(LOOK_SECONDS)
+                await asyncio.sleep(SCAN_SECONDS)
         finally:
             self._task = None
-            for shown in self._shown.values():
-                shown.unwatch()
+            for entry in self._entries.values():
+                entry.unwatch()
 
-    async def _look(self) -> None:
-        """Notice what has changed on this machine."""
+    async def _scan(self) -> None:
+        """Applies what has changed on this machine."""
+        # Requests scan too, beside the task: two scans at once would make the same entry twice.
         async with self._lock:
             if self.closed:
                 return
-            uses = self._reader.current()
-            kernels = await self._kernels() if uses else {}
-            # A note of a kernel that is not ours belongs on another server's board.
-            uses = tuple(use for use in uses if use.kernel_id in kernels)
-            seen = (self._meanings.token(), uses)
-            changed = seen != self._seen
+            registered = self._reader.current()
+            kernels = await self._lookup_kernels() if registered else {}
+            # The user may run several Jupyter servers; each shows its own kernels only.
+            registered = tuple(kernel for kernel in registered if kernel.kernel_id in kernels)
+            scanned = (self._resolver.settings_fingerprint(), registered)
+            changed = scanned != self._scanned
             if changed:
-                await self._resolve(uses)
-                self._seen = seen
-            if self._is_looked_at():
-                for shown in self._shown.values():
-                    shown.watch()
-            sessions = _sessions(uses, kernels)
-            self._poke(uses, kernels)
-            if changed or sessions != self._sessions:
-                self._sessions = sessions
-                self._tell()
+                await self._update_entries(registered)
+                self._scanned = scanned
+            if self._is_watched():
+                for entry in self._entries.values():
+                    entry.watch()
+            attachments = _attachments(registered, kernels)
+            self._refresh_after_activity(registered, kernels)
+            if changed or attachments != self._attachments:
+                self._attachments = attachments
+                self._notify()
 
-    async def _resolve(self, uses: tuple[Use, ...]) -> None:
-        default = self._meanings.of_settings(self._default_id)
-        wanted: dict[str, Meaning] = {default.sandbox_id: default}
-        for use in uses:
-            meaning = wanted.get(id_of(use.api_url, use.chat_id))
-            if meaning is None:
-                meaning = self._meanings.of_use(use)
-                wanted[meaning.sandbox_id] = meaning
-            elif meaning.lifecycle is not None and not meaning.lifecycle.campaign_id:
-                meaning.lifecycle.campaign_id = use.campaign_id
-        settings_changed = self._seen is None or self._seen[0] != self._meanings.token()
-        for sandbox_id, meaning in wanted.items():
-            shown = self._shown.get(sandbox_id)
-            if shown is None:
-                self._shown[sandbox_id] = ShownSandbox(meaning, self._tell)
+    async def _update_entries(self, registered: tuple[KernelEntry, ...]) -> None:
+        """Adds, retargets and removes entries, by the settings and the registered kernels."""
+        default = self._resolver.default_target(self._default_id)
+        wanted: dict[str, SandboxTarget] = {default.sandbox_id: default}
+        for kernel in registered:
+            target = wanted.get(sandbox_id_of(kernel.api_url, kernel.chat_id))
+            if target is None:
+                target = self._resolver.kernel_target(kernel)
+                wanted[target.sandbox_id] = target
+            # A kernel may know the campaign that the settings do not name; create needs it.
+            elif target.lifecycle is not None and not target.lifecycle.campaign_id:
+                target.lifecycle.campaign_id = kernel.campaign_id
+        settings_changed = (
+            self._scanned is None or self._scanned[0] != self._resolver.settings_fingerprint()
+        )
+        for sandbox_id, target in wanted.items():
+            entry = self._entries.get(sandbox_id)
+            if entry is None:
+                self._entries[sandbox_id] = SandboxEntry(target, self._notify)
             elif settings_changed:
-                await shown.mean(meaning)
+                await entry.retarget(target)
         self._default_id = default.sandbox_id
-        for sandbox_id in [key for key in self._shown if key not in wanted]:
-            await self._shown.pop(sandbox_id).aclose()
+        for sandbox_id in [key for key in self._entries if key not in wanted]:
+            await self._entries.pop(sandbox_id).aclose()
 
-    def _poke(self, uses: tuple[Use, ...], kernels: Mapping[str, Attached]) -> None:
-        """A kernel that was active may have started its sandbox, which was thought settled."""
-        seen = self._activity
-        self._activity = {use.kernel_id: kernels[use.kernel_id].last_activity for use in uses}
-        for use in uses:
-            before = seen.get(use.kernel_id)
-            if self._activity[use.kernel_id] != before:
-                shown = self._shown.get(id_of(use.api_url, use.chat_id))
-                if shown is not None and shown.is_settled and not shown.poke():
-                    self._activity[use.kernel_id] = before  # it was too soon: next time
+    def _refresh_after_activity(
+        self, registered: tuple[KernelEntry, ...], kernels: Mapping[str, AttachedKernel]
+    ) -> None:
+        """Refreshes settled sandboxes whose kernel was active: a cell may have started them."""
+        earlier = self._activity
+        self._activity = {
+            kernel.kernel_id: kernels[kernel.kernel_id].last_activity for kernel in registered
+        }
+        for kernel in registered:
+            before = earlier.get(kernel.kernel_id)
+            if self._activity[kernel.kernel_id] != before:
+                entry = self._entries.get(sandbox_id_of(kernel.api_url, kernel.chat_id))
+                if entry is not None and entry.is_settled and not entry.refresh_soon():
+                    # Too soon after the last refresh: as if unseen, to be tried at the next scan.
+                    self._activity[kernel.kernel_id] = before
 
 
-def _sessions(uses: tuple[Use, ...], kernels: Mapping[str, Attached]) -> dict[str, list[Json]]:
-    """Sandbox id → what is attached to it."""
+def _attachments(
+    registered: tuple[KernelEntry, ...], kernels: Mapping[str, AttachedKernel]
+) -> dict[str, list[Json]]:
+    """Returns sandbox id → the kernels attached to it, a row for each of their notebooks."""
     found: dict[str, list[Json]] = {}
-    for use in uses:
-        paths: tuple[str | None, ...] = kernels[use.kernel_id].notebook_paths or (None,)
-        rows = found.setdefault(id_of(use.api_url, use.chat_id), [])
+    for kernel in registered:
+        paths: tuple[str | None, ...] = kernels[kernel.kernel_id].notebook_paths or (None,)
+        rows = found.setdefault(sandbox_id_of(kernel.api_url, kernel.chat_id), [])
         for path in paths:
-            row = {"kernel_id": use.kernel_id, "notebook_path": path, "kind": use.kind}
+            row = {"kernel_id": kernel.kernel_id, "notebook_path": path, "kind": kernel.kind}
             if row not in rows:
                 rows.append(row)
     return found

@@ -1,4 +1,4 @@
-"""Settings, or a kernel's use → the sandbox that is meant, or why none can be."""
+"""Finds the sandbox that the settings, or a kernel's registry entry, name; or says why not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jupyter_server.serverapp import ServerApp
 from traitlets.config import Config
 
 from ivy_kernel.errors import MissingSettingError, SettingError
-from ivy_kernel.session.kernel_registry import Use
+from ivy_kernel.session.kernel_registry import KernelEntry
 from ivy_kernel.session.lifecycle import Lifecycle
 from ivy_kernel.session.open import LiveSettings, open_lifecycle
 from ivy_kernel.settings.settings import Ivy
@@ -21,8 +21,8 @@ from ivy_kernel.settings.urls import LOCAL
 
 
 @dataclass(frozen=True, slots=True)
-class Attached:
-    """One kernel of this server.
+class AttachedKernel:
+    """One kernel of this Jupyter server, and the notebooks attached to it.
 
     Parameters
     ----------
@@ -30,21 +30,21 @@ class Attached:
         The notebooks that use it, below the server's root directory; none for a console, or a
         kernel that was started by itself.
     last_activity
-        Changes whenever the kernel has said anything.
+        Changes whenever the kernel has sent a message.
     """
 
     notebook_paths: tuple[str, ...]
     last_activity: str
 
 
-Kernels = Callable[[], Awaitable[Mapping[str, Attached]]]
-"""Gives the kernels of the moment by their ids."""
+KernelLookup = Callable[[], Awaitable[Mapping[str, AttachedKernel]]]
+"""Returns the present kernels by their ids."""
 
 
-def kernels_of(server: ServerApp) -> Kernels:
-    """What looks up the kernels of a server."""
+def kernel_lookup(server: ServerApp) -> KernelLookup:
+    """Returns a function that looks up the kernels of a server."""
 
-    async def look() -> Mapping[str, Attached]:
+    async def look() -> Mapping[str, AttachedKernel]:
         paths: dict[str, list[str]] = {}
         for session in await server.session_manager.list_sessions():
             if session["type"] == "notebook":
@@ -53,7 +53,8 @@ def kernels_of(server: ServerApp) -> Kernels:
             server.kernel_manager.list_kernels()  # type: ignore[no-untyped-call] # not annotated there
         )
         return {
-            kernel["id"]: Attached(
+            # last_activity is only compared, never shown.
+            kernel["id"]: AttachedKernel(
                 tuple(sorted(paths.get(kernel["id"], ()))), str(kernel.get("last_activity"))
             )
             for kernel in kernels
@@ -63,32 +64,32 @@ def kernels_of(server: ServerApp) -> Kernels:
 
 
 UNSET_ID = "unset"
-"""The id of the default sandbox while the settings mean none."""
+"""The id of the default sandbox while the settings name none."""
 
 
 @dataclass(frozen=True, slots=True)
-class Meaning:
-    """A sandbox that is meant.
+class SandboxTarget:
+    """The sandbox that the settings or a kernel name, and our way to it.
 
     Parameters
     ----------
     sandbox_id
         Its opaque id, always the same for the same sandbox.
     name
-        What the user calls it.
+        The name shown to the user.
     chat_id
         The chat; empty when unknown.
     local
-        Whether it is the embedded local sandbox.
+        Whether it is the local sandbox.
     lifecycle
         Our hold on it, not connected yet; ``None`` when the settings do not allow for one.
     missing
-        The sentence that says why not.
+        The sentence that says why there is no lifecycle.
     state
-        What its state is called without a lifecycle: ``none``, or ``unknown`` when it may be there.
+        The state shown without a lifecycle: ``none``, or ``unknown`` when it may exist.
     account
-        Whether the settings hold a key of the platform, or cannot be read. Only who surely has no
-        account is offered to try the local sandbox.
+        Whether the settings hold a key of the platform, or cannot be read. The local sandbox is
+        offered only when the user certainly has no account.
     """
 
     sandbox_id: str
@@ -101,8 +102,8 @@ class Meaning:
     account: bool = True
 
 
-class Meanings:
-    """Finds out what is meant, with the settings of the moment.
+class TargetResolver:
+    """Resolves targets by the present settings.
 
     Parameters
     ----------
@@ -115,15 +116,15 @@ class Meanings:
         # For kernels in the local sandbox beside a server whose settings name the platform.
         self._local = LiveSettings(arguments={"api_url": LOCAL}, flags=flags)
 
-    def token(self) -> object:
-        """Equal as long as the same settings hold."""
+    def settings_fingerprint(self) -> object:
+        """Returns a value that is equal as long as the settings are."""
         try:
             return self._live.current()
         except SettingError as exc:
-            return str(exc)
+            return str(exc)  # so that a repair, or another mistake, is a change too
 
-    def of_settings(self, known_id: str) -> Meaning:
-        """The default sandbox.
+    def default_target(self, known_id: str) -> SandboxTarget:
+        """Returns the sandbox that the settings name.
 
         Parameters
         ----------
@@ -131,10 +132,10 @@ class Meanings:
             The id it had before, which it keeps while the settings cannot be read.
         """
         try:
-            return _found(open_lifecycle(self._live), _has_account(self._live.current()))
+            return _target(open_lifecycle(self._live), _has_account(self._live.current()))
         except MissingSettingError as exc:
             account = _has_account(self._live.current())
-            return Meaning(
+            return SandboxTarget(
                 UNSET_ID,
                 "Sandbox",
                 "",
@@ -144,40 +145,44 @@ class Meanings:
                 account=account,
             )
         except SettingError as exc:
-            return Meaning(known_id, "Sandbox", "", local=False, missing=str(exc))
+            return SandboxTarget(known_id, "Sandbox", "", local=False, missing=str(exc))
 
-    def of_use(self, use: Use) -> Meaning:
-        """The sandbox of a kernel."""
+    def kernel_target(self, entry: KernelEntry) -> SandboxTarget:
+        """Returns the sandbox of a kernel."""
         try:
             settings = self._live.current()
-            missing = _other_address(use, settings)
+            missing = _other_address(entry, settings)
             if missing is None:
-                live = self._live if settings.is_local else self._local
-                if use.api_url != LOCAL:
-                    live = self._live
-                return _found(
-                    open_lifecycle(live, chat_id=use.chat_id, campaign_id=use.campaign_id),
+                is_beside = entry.api_url == LOCAL and not settings.is_local
+                live = self._local if is_beside else self._live
+                return _target(
+                    open_lifecycle(live, chat_id=entry.chat_id, campaign_id=entry.campaign_id),
                     _has_account(settings),
                 )
         except SettingError as exc:
             missing = str(exc)
-        is_local = use.api_url == LOCAL
-        name = "Local sandbox" if is_local else f"Chat {use.chat_id}"
-        return Meaning(
-            id_of(use.api_url, use.chat_id), name, use.chat_id, is_local, missing=missing
+        is_local = entry.api_url == LOCAL
+        name = "Local sandbox" if is_local else f"Chat {entry.chat_id}"
+        return SandboxTarget(
+            sandbox_id_of(entry.api_url, entry.chat_id),
+            name,
+            entry.chat_id,
+            is_local,
+            missing=missing,
         )
 
 
-def id_of(api_url: str, chat_id: str) -> str:
-    """The opaque id of a sandbox."""
+def sandbox_id_of(api_url: str, chat_id: str) -> str:
+    """Returns the opaque id of a sandbox: the same in every process, and no address in it."""
+    # Hashed for use in URLs: a chat id may hold any character. JSON keeps the two parts apart.
     text = json.dumps([api_url, chat_id])
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:20]
 
 
-def _found(lifecycle: Lifecycle, account: bool) -> Meaning:
+def _target(lifecycle: Lifecycle, account: bool) -> SandboxTarget:
     api_url, chat_id, _ = lifecycle.key
-    return Meaning(
-        id_of(api_url, chat_id),
+    return SandboxTarget(
+        sandbox_id_of(api_url, chat_id),
         lifecycle.name,
         chat_id,
         lifecycle.local,
@@ -190,13 +195,14 @@ def _has_account(settings: Ivy) -> bool:
     return bool(settings.api_key or settings.recoup_api_key)
 
 
-def _other_address(use: Use, settings: Ivy) -> str | None:
-    """Why our key must not be used for a kernel's sandbox; ``None`` when it may."""
+def _other_address(entry: KernelEntry, settings: Ivy) -> str | None:
+    """Returns why our key must not be used for a kernel's sandbox; ``None`` when it may."""
+    # An entry names any address; a key must go only to the one that it was given for.
     mine = LOCAL if settings.is_local else settings.api_url
-    if use.api_url in (LOCAL, mine):
+    if entry.api_url in (LOCAL, mine):
         return None
     return (
-        f"A kernel runs its cells at {use.api_url}, but the settings of this Jupyter server say "
+        f"A kernel runs its cells at {entry.api_url}, but the settings of this Jupyter server say "
         f"{mine}, so that its sandbox cannot be looked at from here. Put api_url and api_key into "
         f"jupyter_ivy_config.json, which kernels and server both read."
     )

@@ -1,18 +1,17 @@
-"""Sandbox and settings in words, for magics and command line alike."""
+"""Describes sandboxes, routes, events and settings in words, for magics and command line."""
 
 from __future__ import annotations
 
 from ivy_kernel.api.operations import one_line
 from ivy_kernel.models import Json
-from ivy_kernel.routes.agent import Event, OutputDropped, ReachableAgain, Unreachable
+from ivy_kernel.routes.events import Event, OutputDropped, ReachableAgain, Unreachable
 from ivy_kernel.session.lifecycle import Lifecycle
 from ivy_kernel.settings.settings import Ivy, is_secret, setting_names
 from ivy_kernel.status import Deadline, SandboxStatus
 
 SOON_SECONDS = 600.0
 URGENT_SECONDS = 120.0
-"""A deadline this near is warned of: at 10 minutes, and again at 2."""
-
+"""A deadline this near gets a warning: the first at 10 minutes, the second at 2."""
 
 _DEADLINES: tuple[tuple[Deadline, str], ...] = (
     ("hibernation", "hibernates in"),
@@ -21,7 +20,7 @@ _DEADLINES: tuple[tuple[Deadline, str], ...] = (
 
 
 def duration_words(seconds: float | None) -> str:
-    """A duration as people say it, for example ``4 min 05 s``."""
+    """Returns a duration in words, for example ``4 min 05 s``."""
     if seconds is None:
         return "unknown"
     whole = round(seconds)
@@ -35,10 +34,11 @@ def duration_words(seconds: float | None) -> str:
 
 
 def status_lines(lifecycle: Lifecycle, status: SandboxStatus, now: float) -> list[str]:
-    """What is known of a sandbox, a line each."""
+    """Describes a sandbox, a line for each fact."""
     state = status.effective_state(now)
     word = f" ({one_line(status.raw_state)})" if state == "unknown" and status.raw_state else ""
     lines = [f"sandbox: {lifecycle.name}", f"state: {state}{word}"]
+    # Elsewhere the phase would be that of a launch long over.
     if status.phase and state in ("provisioning", "restoring"):
         lines.append(f"phase: {one_line(status.phase)}")
     eta = status.eta_remaining_seconds(now)
@@ -58,9 +58,9 @@ def status_lines(lifecycle: Lifecycle, status: SandboxStatus, now: float) -> lis
 
 
 def route_lines(facts: Json) -> list[str]:
-    """How cells reach the sandbox, from `Session.describe`, a line each; ``doctor`` tells more."""
-    rung = f", {facts['rung']}" if facts.get("rung") else ""
-    lines = [f"route: {facts.get('route', 'none yet')}{rung}"]
+    """Describes the route to the sandbox, from `Session.describe`; ``doctor`` tells more."""
+    launched = f", {facts['launch_method']}" if facts.get("launch_method") else ""
+    lines = [f"route: {facts.get('route', 'none yet')}{launched}"]
     where = [
         f"Python {facts['python_version']}" if facts.get("python_version") else "",
         f"Python {facts['python']}" if facts.get("python") else "",
@@ -77,7 +77,7 @@ def route_lines(facts: Json) -> list[str]:
 
 
 def warnings(status: SandboxStatus, now: float) -> list[str]:
-    """A sentence for each deadline that is near: what happens, when, and what to do.
+    """Returns a sentence for each near deadline: what happens, when, and what to do.
 
     A sandbox that always hibernates a few minutes after its last cell would be near it all its
     life; so the early warning is for a hibernation that was further away after the last activity.
@@ -106,7 +106,7 @@ def warnings(status: SandboxStatus, now: float) -> list[str]:
 
 
 def event_sentence(event: Event) -> str | None:
-    """What a cell under way should say about an event of the agent route; mostly nothing."""
+    """Returns what a running cell shows for an event of the agent route; ``None``: nothing."""
     if isinstance(event, OutputDropped):
         return (
             f"{event.message_count} messages of output ({event.size_bytes:,} bytes) were dropped "
@@ -123,7 +123,7 @@ def event_sentence(event: Event) -> str | None:
 
 
 def settings_table(settings: Ivy) -> str:
-    """Every setting: name, value and source. Keys are shown as set or not set only."""
+    """Lists every setting: name, value and source. Keys are shown as set or not set only."""
     rows = []
     for name in setting_names():
         value = getattr(settings, name)

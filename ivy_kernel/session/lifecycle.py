@@ -1,4 +1,4 @@
-"""The lifecycle of one chat's sandbox: look at it, create it, wait for it, terminate it.
+"""The lifecycle of one chat's sandbox: read its status, create it, wait for it, terminate it.
 
 The same code serves the kernel, the magics, the widget, the panel and the command line.
 """
@@ -24,8 +24,8 @@ from ivy_kernel.errors import (
 from ivy_kernel.session import local_server
 from ivy_kernel.status import (
     CHANGING_STATES,
-    Exchange,
     Monitor,
+    RequestTiming,
     SandboxStatus,
     monitor_for,
     monotonic_seconds,
@@ -35,37 +35,38 @@ from ivy_kernel.status import (
 )
 
 LONGEST_POLL_SECONDS = 1.5
+"""The API asks for a poll "about once per second or two" while a sandbox starts."""
 SHORTEST_POLL_SECONDS = 0.2
 
 Progress = Callable[[SandboxStatus], None]
-"""Told each status while a sandbox starts."""
+"""Called with each status while a sandbox starts."""
 
 
 class Lifecycle:
-    """Our hold on the life of one chat's sandbox.
+    """Reads the status of one chat's sandbox, creates it and terminates it.
 
     Parameters
     ----------
     connect
-        Makes the client; awaited when it is first needed, and again after the embedded local
-        sandbox has gone away.
+        Makes the client; awaited when it is first needed, and again after the local sandbox server
+        has ended.
     chat_id
         The chat.
     campaign_id, session_id
-        What creating needs; empty when unknown.
+        The ids that creating needs; empty when unknown.
     start_timeout_seconds
         How long `wait_until_ready` waits.
     local
-        Whether it is the embedded local sandbox.
+        Whether it is the local sandbox.
     missing_campaign
         The sentence for a user who creates without a campaign.
     api_url
-        The API's address, which with the chat tells this sandbox from others; ``local`` for the
-        embedded one.
+        The API's address, which with the chat identifies the sandbox; ``local`` for the local
+        sandbox.
     connect_recoup, recoup_session_id
         Recoup's client and session, when its status, with deadlines, is shown instead of Ivy's.
-    key_token
-        Equal as long as the same credential is in use; see `Monitor`.
+    key_fingerprint
+        Returns a value that is equal as long as the same credential is in use; see `Monitor`.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class Lifecycle:
         api_url: str = "",
         connect_recoup: Callable[[], Awaitable[RecoupClient]] | None = None,
         recoup_session_id: str = "",
-        key_token: Callable[[], object] | None = None,
+        key_fingerprint: Callable[[], object] | None = None,
     ) -> None:
         self._connect = connect
         self._client: IvyClient | None = None
@@ -92,7 +93,7 @@ class Lifecycle:
         self._connect_recoup = connect_recoup
         self._recoup_session_id = recoup_session_id
         self._recoup: RecoupClient | None = None
-        self._key_token = key_token
+        self._key_fingerprint = key_fingerprint
         self._monitor: Monitor | None = None
         self.chat_id = chat_id
         self.campaign_id = campaign_id
@@ -101,17 +102,17 @@ class Lifecycle:
 
     @property
     def name(self) -> str:
-        """What the user calls this sandbox."""
+        """The name of this sandbox that the user sees."""
         return "Local sandbox" if self.local else f"Chat {self.chat_id}"
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What tells this sandbox from others in this process; holds no credential."""
+        """Identifies this sandbox in this process; holds no credential."""
         return (self._api_url, self.chat_id, self._recoup_session_id)
 
     @property
-    def use(self) -> dict[str, str]:
-        """What tells another process of the same user which sandbox this is; see `UseNote`."""
+    def registry_fields(self) -> dict[str, str]:
+        """The sandbox as `KernelRegistration.register` takes it."""
         return {
             "api_url": self._api_url,
             "chat_id": self.chat_id,
@@ -119,7 +120,7 @@ class Lifecycle:
         }
 
     def monitor(self) -> Monitor:
-        """The one monitor of this sandbox in this process, for any number of watchers.
+        """Returns the one monitor of this sandbox in this process, for any number of watchers.
 
         To be called on the event loop that the monitor shall live on.
         """
@@ -129,20 +130,20 @@ class Lifecycle:
                 lambda: Monitor(
                     self.read_status,
                     dialect="recoup" if self._connect_recoup else "ivy",
-                    key_token=self._key_token,
+                    key_fingerprint=self._key_fingerprint,
                 ),
             )
         return self._monitor
 
     async def client(self) -> IvyClient:
-        """The platform's client."""
+        """Returns the platform's client; connects when there is none."""
         async with self._connecting:  # two callers at once must not connect twice
             if self._client is None:
                 self._client = await self._connect()
             return self._client
 
     async def aclose(self) -> None:
-        """Close the connections; the next call opens new ones."""
+        """Closes the clients; the next call makes new ones."""
         client, self._client = self._client, None
         recoup, self._recoup = self._recoup, None
         if client is not None:
@@ -151,7 +152,7 @@ class Lifecycle:
             await recoup.aclose()
 
     async def drop_connections(self) -> None:
-        """Close the connections but keep who uses them; the next request opens new ones."""
+        """Closes the connections but keeps the Ivy client; the next request opens new ones."""
         if self._client is not None:
             await self._client.connection.aclose()
         recoup, self._recoup = self._recoup, None
@@ -159,27 +160,27 @@ class Lifecycle:
             await recoup.aclose()
 
     async def status(self, *, retry: bool = True) -> SandboxStatus:
-        """Look at the sandbox. Source: ``GET /v1/sandbox/{chatId}/status``.
+        """Reads the status of the sandbox. Source: ``GET /v1/sandbox/{chatId}/status``.
 
         Parameters
         ----------
         retry
-            Whether to repeat on failure; a poller that has its own rhythm says no.
+            Whether to retry on failure; a caller that polls anyway says no.
         """
         try:
             answer = await (await self.client()).status(self.chat_id, retry=retry)
         except NotSentError:
             if not self.local:
                 raise
-            # The embedded server ended when it had been idle for long; it is started again.
+            # The local server ended when it had been idle for long; `client` starts it again.
             await self.aclose()
             answer = await (await self.client()).status(self.chat_id, retry=retry)
-        return self._seen(parse_ivy_status(answer.body, _exchange(answer)))
+        return self._share(parse_ivy_status(answer.body, _timing(answer)))
 
     async def read_status(self) -> SandboxStatus:
-        """What the monitor asks, once: Recoup's status where that is set up, else Ivy's.
+        """Reads the status once for the monitor: Recoup's where that is set up, else Ivy's.
 
-        Looking starts nothing: without its server, the local sandbox is not there.
+        Reading starts nothing: without its server, the local sandbox is not there.
         """
         if not self.local:
             return await self._read_status()
@@ -189,37 +190,39 @@ class Lifecycle:
         try:
             return await self._read_status()
         except (CredentialsError, NotSentError):
-            await self.aclose()  # what we know may be a server that has ended since
+            await self.aclose()  # our client may be for a server that was replaced since
             if local_server.find() is None:
                 return _no_sandbox()
             return await self._read_status()
 
     async def _read_status(self) -> SandboxStatus:
-        # Not by `_seen`: the monitor would take each of its own answers for news of an action.
+        # Not by `_share`: the monitor would take each of its own answers for an action of ours,
+        # and would never slow down.
         if self._connect_recoup is None:
             answer = await (await self.client()).status(self.chat_id, retry=False)
-            return parse_ivy_status(answer.body, _exchange(answer))
+            return parse_ivy_status(answer.body, _timing(answer))
         if self._recoup is None:
             self._recoup = await self._connect_recoup()
         answer = await self._recoup.status(self._recoup_session_id)
-        return parse_recoup_status(answer.body, _exchange(answer))
+        return parse_recoup_status(answer.body, _timing(answer))
 
-    def _seen(self, status: SandboxStatus) -> SandboxStatus:
-        """Watchers learn at once what we learn by the way."""
+    def _share(self, status: SandboxStatus) -> SandboxStatus:
+        """Passes on to the monitor a status that another request has brought."""
         if self._monitor is not None and not self._monitor.closed:
+            # Ivy's status has no deadlines: beside Recoup's it would make them come and go.
             if self._connect_recoup is None:
                 self._monitor.accept(status)
             else:
-                self._monitor.poke()
+                self._monitor.refresh_soon()
         return status
 
-    def poke(self) -> None:
-        """Something may have changed: let the monitor look as soon as it may."""
+    def refresh_soon(self) -> None:
+        """Makes the monitor poll as soon as it may, because something may have changed."""
         if self._monitor is not None and not self._monitor.closed:
-            self._monitor.poke()
+            self._monitor.refresh_soon()
 
     async def create(self) -> SandboxStatus:
-        """Start the sandbox, or join a start under way. Source: ``POST /v1/sandbox/create``.
+        """Starts the sandbox, or joins a start under way. Source: ``POST /v1/sandbox/create``.
 
         Raises
         ------
@@ -234,12 +237,12 @@ class Lifecycle:
                 session_id=self.session_id, chat_id=self.chat_id, campaign_id=self.campaign_id
             )
         except IvyError:
-            self.poke()
+            self.refresh_soon()  # it may have been created all the same
             raise
-        return self._seen(parse_ivy_create(answer.body, answer.status_code, _exchange(answer)))
+        return self._share(parse_ivy_create(answer.body, answer.status_code, _timing(answer)))
 
     async def wait_until_ready(self, on_progress: Progress | None = None) -> SandboxStatus:
-        """Wait for a sandbox that starts.
+        """Waits for a sandbox that starts.
 
         Returns the first status that is neither starting nor otherwise changing: ``active``, or an
         end state that the caller must judge.
@@ -247,7 +250,7 @@ class Lifecycle:
         Parameters
         ----------
         on_progress
-            Told each status.
+            Called with each status.
 
         Raises
         ------
@@ -262,7 +265,7 @@ class Lifecycle:
             try:
                 status = await self.status()
             except (NetworkError, RateLimitedError) as exc:
-                # It may well become ready meanwhile; only the time limit ends the waiting.
+                # It may well become ready meanwhile; only the time limit ends the wait.
                 if monotonic_seconds() > deadline:
                     raise
                 asked = exc.retry_after_seconds if isinstance(exc, ApiError) else None
@@ -276,6 +279,7 @@ class Lifecycle:
                     return status
                 eta = status.eta_remaining_seconds(monotonic_seconds())
                 if eta is not None:
+                    # Half of the estimate: close to the end the waits get short.
                     pause = min(max(eta / 2, SHORTEST_POLL_SECONDS), LONGEST_POLL_SECONDS)
             if monotonic_seconds() + pause > deadline:
                 raise SandboxError(
@@ -286,23 +290,23 @@ class Lifecycle:
             await asyncio.sleep(pause)
 
     async def terminate(self) -> None:
-        """Shut the sandbox down. Source: ``POST /v1/sandbox/{chatId}/terminate``.
+        """Shuts the sandbox down. Source: ``POST /v1/sandbox/{chatId}/terminate``.
 
         A sandbox that is not there counts as terminated. Processes and variables are lost; asking
-        the user first is the caller's business.
+        the user first is up to the caller.
         """
         client = await self.client()
         try:
             await client.terminate(self.chat_id)
         except NotFoundError:
             if (await self.status()).state == "active":
-                raise
+                raise  # a 404 for a sandbox that is there: it was not terminated
         finally:
-            self.poke()
+            self.refresh_soon()
 
 
 def failed_error(name: str, status: SandboxStatus) -> SandboxFailedError:
-    """The error for a sandbox that failed."""
+    """Returns the error for a sandbox that failed."""
     reason = (status.error or "the platform gave no reason").rstrip(".")
     return SandboxFailedError(
         f"{name} failed to start: {reason}. Run %ivy create to try again, or look at the chat on "
@@ -311,12 +315,12 @@ def failed_error(name: str, status: SandboxStatus) -> SandboxFailedError:
 
 
 def _no_sandbox() -> SandboxStatus:
-    """The status of a local sandbox whose server does not run."""
+    """Returns the status of a local sandbox whose server does not run."""
     now = monotonic_seconds()
     return SandboxStatus(
         state="none", dialect="ivy", received_monotonic=now, described_monotonic=now
     )
 
 
-def _exchange(answer: Answer) -> Exchange:
-    return Exchange(answer.sent_monotonic, answer.received_monotonic, answer.server_date)
+def _timing(answer: Answer) -> RequestTiming:
+    return RequestTiming(answer.sent_monotonic, answer.received_monotonic, answer.server_date)

@@ -1,4 +1,4 @@
-"""The embedded local sandbox: find the one that runs for this user, or start it.
+"""Finds, starts and stops the local sandbox server, of which there is one for each user.
 
 The server is a program of its own (``python -m ivy_kernel.local_sandbox``). It is found through a
 private file in Jupyter's runtime directory, so kernel, magics, panel and command line share one.
@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import json
 import os
 import signal
-import stat
 import subprocess
 import sys
 import time
@@ -23,6 +21,7 @@ import psutil
 from jupyter_core.paths import jupyter_data_dir, jupyter_runtime_dir
 
 from ivy_kernel.errors import NotSentError
+from ivy_kernel.session import private_file
 from ivy_kernel.settings.urls import check_url
 
 SERVER_MODULE = "ivy_kernel.local_sandbox"
@@ -30,23 +29,24 @@ START_TIMEOUT_SECONDS = 60.0
 POLL_SECONDS = 0.05
 
 _NOT_PASSED_ON = ("IVY_", "RECOUP_", "JPY_")
-"""Keys, and what ties a process to the Jupyter server that started us, stay here."""
+"""Variables with these prefixes stay here: keys, and the ties to the Jupyter server above us."""
 
+# Kept so that they can be reaped: the server may end long before this process does.
 _started: list[subprocess.Popen[bytes]] = []
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Embedded:
-    """A local sandbox server that runs.
+class LocalServer:
+    """A running local sandbox server.
 
     Parameters
     ----------
     url
         Base URL of its API.
     token
-        The key that it accepts.
+        The key that it accepts; not part of the repr.
     process_id
-        Its process.
+        The id of its process.
     """
 
     url: str
@@ -54,39 +54,34 @@ class Embedded:
     process_id: int
 
     def __repr__(self) -> str:
-        return f"Embedded({self.url!r}, process_id={self.process_id})"
+        return f"LocalServer({self.url!r}, process_id={self.process_id})"
 
 
 def runtime_file() -> Path:
-    """The private file that tells where the server listens."""
+    """Returns the path of the private file that names the server's URL, token and process."""
     return Path(jupyter_runtime_dir()) / "ivy-local-sandbox.json"
 
 
 def data_directory() -> Path:
-    """Where the local sandboxes keep their files."""
+    """Returns the directory of the local sandboxes' files."""
     return Path(jupyter_data_dir()) / "ivy" / "local-sandboxes"
 
 
-def find() -> Embedded | None:
-    """The server that runs for this user, if any."""
+def find() -> LocalServer | None:
+    """Returns the server that runs for this user, if any."""
     for process in _started:
         process.poll()  # reaps one that ended, so that its id is not taken for a living one
-    path = runtime_file()
     try:
-        status = path.lstat()
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid():
-            return None
-        if status.st_mode & 0o077:
-            return None  # others could have read or planted the token
-        facts = json.loads(path.read_text("utf-8"))
-        found = Embedded(check_url(str(facts["url"])), str(facts["token"]), int(facts["pid"]))
+        # Only a private file counts: others could have read the token, or planted a server.
+        facts = private_file.read_json(runtime_file())
+        found = LocalServer(check_url(str(facts["url"])), str(facts["token"]), int(facts["pid"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return found if _is_server(found.process_id) else None
 
 
 def _is_server(process_id: int) -> bool:
-    """Whether a process lives and is a server: the id of one that was killed may be used again."""
+    """Whether a process lives and is a server: the id of a killed one may be in use again."""
     try:
         process = psutil.Process(process_id)
         alive = process.status() != psutil.STATUS_ZOMBIE
@@ -96,7 +91,7 @@ def _is_server(process_id: int) -> bool:
 
 
 def server_command(*, idle_exit_seconds: float) -> list[str]:
-    """The arguments for Python that run the server so that `find` finds it."""
+    """Returns the arguments for Python that run the server so that `find` finds it."""
     return [
         *("-m", SERVER_MODULE),
         *("--runtime-file", str(runtime_file())),
@@ -106,12 +101,12 @@ def server_command(*, idle_exit_seconds: float) -> list[str]:
 
 
 def server_environment() -> dict[str, str]:
-    """The environment of the server: ours without keys."""
+    """Returns the environment of the server: ours without keys."""
     return {k: v for k, v in os.environ.items() if not k.startswith(_NOT_PASSED_ON)}
 
 
-async def find_or_start(*, idle_exit_seconds: float) -> Embedded:
-    """The server that runs for this user; started now if there is none.
+async def find_or_start(*, idle_exit_seconds: float) -> LocalServer:
+    """Returns the server that runs for this user; starts it if there is none.
 
     Parameters
     ----------
@@ -131,14 +126,15 @@ async def find_or_start(*, idle_exit_seconds: float) -> Embedded:
     deadline = time.monotonic() + START_TIMEOUT_SECONDS
     with (path.parent / "ivy-local-sandbox.lock").open("w") as lock:
         await _acquire(lock.fileno(), deadline)
-        found = find()
+        found = find()  # another process may have started it while we waited for the lock
         if found is not None:
             return found
         return await _start(path, idle_exit_seconds, deadline)
 
 
 async def _acquire(descriptor: int, deadline: float) -> None:
-    """Take the lock that keeps two starters apart; freed when its file is closed."""
+    """Takes the lock that allows one start at a time; freed when its file is closed."""
+    # Polled: a flock that blocks would hold up the event loop, and could not be cancelled.
     while True:
         with suppress(BlockingIOError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -150,7 +146,7 @@ async def _acquire(descriptor: int, deadline: float) -> None:
         await asyncio.sleep(POLL_SECONDS)
 
 
-async def _start(path: Path, idle_exit_seconds: float, deadline: float) -> Embedded:
+async def _start(path: Path, idle_exit_seconds: float, deadline: float) -> LocalServer:
     log_path = path.with_suffix(".log")
     descriptor = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
@@ -161,7 +157,7 @@ async def _start(path: Path, idle_exit_seconds: float, deadline: float) -> Embed
             stderr=descriptor,
             env=server_environment(),
             cwd=path.parent,  # Python looks for modules there first, so not in the user's folder
-            start_new_session=True,
+            start_new_session=True,  # Ctrl-C in the terminal is for us, and it outlives us
         )
     finally:
         os.close(descriptor)
@@ -175,14 +171,14 @@ async def _start(path: Path, idle_exit_seconds: float, deadline: float) -> Embed
                 break
             await asyncio.sleep(POLL_SECONDS)
     except asyncio.CancelledError:
-        process.terminate()  # else the next start, which may come at once, would make a second one
+        process.terminate()  # else a start that follows at once would make a second one
         raise
     process.terminate()
     raise NotSentError(f"The local sandbox did not start; its log is {log_path}.")
 
 
 def stop() -> bool:
-    """End the server that runs for this user; whether there was one."""
+    """Ends the server that runs for this user; returns whether there was one."""
     found = find()
     if found is None:
         return False

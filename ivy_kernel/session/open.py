@@ -18,8 +18,8 @@ from ivy_kernel.api.auth import Credential
 from ivy_kernel.api.clients import RETRY_SECONDS, recoup_credential
 from ivy_kernel.errors import SettingError
 from ivy_kernel.models import Sink
-from ivy_kernel.routes.agent import Event
-from ivy_kernel.session import local_server
+from ivy_kernel.routes.events import Event
+from ivy_kernel.session import local_server, private_file
 from ivy_kernel.session.lifecycle import Lifecycle
 from ivy_kernel.session.session import Session
 from ivy_kernel.settings.files import config_file_names
@@ -55,9 +55,7 @@ def session_id_for(chat_id: str) -> str:
             fcntl.flock(lock, fcntl.LOCK_EX)
             known = _read(path)
             made = known.setdefault(chat_id, made)
-            partial = path.with_name(f"{path.name}.new")
-            partial.write_text(json.dumps(known, indent=1), "utf-8")
-            partial.replace(path)
+            private_file.write_json(path, known, indent=1)
     except OSError:
         pass
     return made
@@ -221,7 +219,7 @@ def open_lifecycle(
         api_url="local" if settings.is_local else settings.api_url,
         connect_recoup=_recoup_connector(live) if recoup_session_id else None,
         recoup_session_id=recoup_session_id,
-        key_token=lambda: _key_token(live),
+        key_fingerprint=lambda: _key_fingerprint(live),
     )
 
 
@@ -282,7 +280,7 @@ def identity(settings: Ivy) -> tuple[object, ...]:
     return (settings.is_local, *(getattr(settings, name) for name in names))
 
 
-def _key_token(live: LiveSettings) -> object:
+def _key_fingerprint(live: LiveSettings) -> object:
     """Changes when a key or an address does; a hash, so that no key is kept."""
     settings = live.current()
     return hash((settings.api_key, settings.api_url, settings.recoup_api_key))

@@ -1,14 +1,15 @@
-"""Which way cells reach a sandbox: the best route that works there, found once."""
+"""The choice of a route into a sandbox: the best one that works there, found once."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 
 from ivy_kernel.errors import RouteError
-from ivy_kernel.models import Json, Sink
-from ivy_kernel.routes.agent import Event
-from ivy_kernel.routes.agent.route import AgentCells
-from ivy_kernel.routes.base import Route
+from ivy_kernel.models import Json
+from ivy_kernel.routes.agent.options import AgentOptions
+from ivy_kernel.routes.agent.route import AgentRoute
+from ivy_kernel.routes.base import LiveKernel, Route, RouteListener
 from ivy_kernel.routes.notebook import NotebookRoute
 from ivy_kernel.routes.script import ScriptRoute
 from ivy_kernel.routes.tools import SandboxTools
@@ -22,12 +23,14 @@ Nothing of the kind is done to a sandbox in the cloud, which would be kept from 
 
 
 class RouteChoice:
-    """The route that is open, or those that may be tried.
+    """Opens the best route that works, and keeps it until the sandbox is gone.
 
     Parameters
     ----------
     lifecycle
         The sandbox.
+    listener
+        What the routes report to.
     wanted
         ``auto``, or the only route to try.
     cell_timeout_seconds
@@ -36,48 +39,52 @@ class RouteChoice:
         Tool → field that carries its code.
     session_key
         Names our kernel in the sandbox on the agent route.
-    on_background, on_event, sandbox_end
-        As in `AgentCells`.
+    agent_options
+        Of the agent route; ``None``: the defaults, with a lifetime that suits the sandbox.
     """
 
     def __init__(
         self,
         lifecycle: Lifecycle,
+        listener: RouteListener,
         *,
         wanted: str,
         cell_timeout_seconds: float,
         code_fields: Mapping[str, str],
         session_key: str,
-        on_background: Sink,
-        on_event: Callable[[Event], None],
-        sandbox_end: Callable[[], Awaitable[str]],
+        agent_options: AgentOptions | None = None,
     ) -> None:
         self._lifecycle = lifecycle
+        self._listener = listener
         self._wanted = wanted
         self._cell_timeout_seconds = cell_timeout_seconds
         self._code_fields = dict(code_fields)
         self._session_key = session_key
-        self._on_background = on_background
-        self._on_event = on_event
-        self._sandbox_end = sandbox_end
+        self._agent_options = agent_options or AgentOptions(
+            idle_lifetime_seconds=(
+                LOCAL_LIFETIME_SECONDS if lifecycle.local else CLOUD_LIFETIME_SECONDS
+            )
+        )
         self._candidates: list[Route] | None = None
         self._refused: list[str] = []
         self.route: Route | None = None
 
     @property
-    def agent(self) -> AgentCells | None:
-        """The agent route while it is the open one."""
-        return self.route if isinstance(self.route, AgentCells) else None
+    def live(self) -> LiveKernel | None:
+        """The kernel behind the open route, where it has one."""
+        return self.route.live if self.route is not None else None
 
     @property
-    def may_be_agent(self) -> bool:
-        """Whether the agent route may be tried here."""
-        return self._wanted in ("auto", "agent")
+    def may_be_live(self) -> bool:
+        """Whether a route with a living kernel is open, or may be tried."""
+        if self.route is not None:
+            return self.route.live is not None
+        return any(route.live is not None for route in self._wanted_routes())
 
     @property
-    def beginning_agents(self) -> list[AgentCells]:
-        """Agent routes whose start may still go on, though no cell waits for it."""
-        return [one for one in self._candidates or [] if isinstance(one, AgentCells)]
+    def starting(self) -> list[Route]:
+        """Routes whose start may still go on, though no cell waits for it."""
+        return list(self._candidates or [])
 
     def tools(self) -> SandboxTools:
         """The sandbox's tools, with what is configured of them."""
@@ -93,12 +100,8 @@ class RouteChoice:
         """
         if self.route is not None:
             return self.route
-        if self._candidates is None:
-            self._candidates = self._make_routes()
         self._refused = []
-        for route in self._candidates:
-            if self._wanted not in ("auto", route.name):
-                continue
+        for route in self._wanted_routes():
             try:
                 await route.open()
             except RouteError as error:
@@ -111,35 +114,33 @@ class RouteChoice:
             f"No way to run cells in {self._lifecycle.name}: {'; '.join(self._refused)}"
         )
 
-    def _make_routes(self) -> list[Route]:
-        """The routes, best first.
+    def _wanted_routes(self) -> list[Route]:
+        """The routes to try, best first.
 
         They are kept until one is open: a start of the agent goes on when the cell that asked for
         it is interrupted, and a second one beside it would take the session over.
         """
-        tools = self.tools()
-        seconds = self._cell_timeout_seconds
-        return [
-            AgentCells(
-                tools,
-                session_key=self._session_key,
-                on_background=self._on_background,
-                on_event=self._on_event,
-                sandbox_end=self._sandbox_end,
-                idle_lifetime_seconds=(
-                    LOCAL_LIFETIME_SECONDS if self._lifecycle.local else CLOUD_LIFETIME_SECONDS
+        if self._candidates is None:
+            tools = self.tools()
+            seconds = self._cell_timeout_seconds
+            self._candidates = [
+                AgentRoute(
+                    partial(tools.run, retry=False),
+                    session_key=self._session_key,
+                    listener=self._listener,
+                    options=self._agent_options,
                 ),
-            ),
-            NotebookRoute(tools, cell_timeout_seconds=seconds),
-            ScriptRoute(tools, cell_timeout_seconds=seconds),
-        ]
+                NotebookRoute(tools, cell_timeout_seconds=seconds),
+                ScriptRoute(tools, cell_timeout_seconds=seconds),
+            ]
+        return [route for route in self._candidates if self._wanted in ("auto", route.name)]
 
     def forget(self) -> None:
         """Begin anew with the next cell: the sandbox of before is gone."""
         self.route, self._candidates = None, None
 
     def describe(self) -> Json:
-        """The open route, and why others are not it."""
+        """Return the open route, and why the others are not used."""
         if self.route is None:
             return {"route": "none yet", "refused": list(self._refused)}
         return {**self.route.describe(), "refused": list(self._refused)}

@@ -1,14 +1,4 @@
-"""Our hold on one sandbox: runs cells in it, one at a time, each to its one end.
-
-::
-
-    session.py       which cell's turn it is, and what is asked of the sandbox beside cells
-    turn.py          one cell under way: how far it has come, what an interrupt stops
-    preparation.py   before a cell: sandbox, route and variables are there
-    readiness.py     sees that the sandbox is there, starts it, and waits for it
-    route_choice.py  finds the way into it: the best route that works
-    keep_alive.py    keeps the local sandbox while a notebook is open on it
-"""
+"""The session: runs cells in one sandbox, one at a time, each to its one end."""
 
 from __future__ import annotations
 
@@ -27,14 +17,15 @@ from ivy_kernel.errors import (
     SandboxLostError,
     UnexpectedStatusError,
 )
-from ivy_kernel.models import Cell, Json, Outcome, Sink
-from ivy_kernel.routes.agent import AgentLost, Event, Unreachable
-from ivy_kernel.routes.agent.route import TERMINATED, AgentCells
-from ivy_kernel.routes.base import Route
+from ivy_kernel.models import Cell, Json, Message, Outcome, Sink
+from ivy_kernel.routes.agent.options import AgentOptions
+from ivy_kernel.routes.agent.route import TERMINATED
+from ivy_kernel.routes.base import LiveKernel, Route
+from ivy_kernel.routes.events import AgentLost, Event, Unreachable
 from ivy_kernel.routes.one_call import NamedTool
 from ivy_kernel.routes.outcomes import show_error, show_ivy_error, succeeded
+from ivy_kernel.session.gate import SandboxGate
 from ivy_kernel.session.lifecycle import Lifecycle
-from ivy_kernel.session.prepare import Preparation, Readiness
 from ivy_kernel.session.route_choice import RouteChoice
 from ivy_kernel.status import SandboxStatus
 
@@ -45,16 +36,19 @@ NOT_RUN = (
     "is starting goes on starting, and the next cell uses it when it is ready."
 )
 
+ERRORS_WHEN_SANDBOX_ENDS = (NoAnswerError, SandboxBrokenError, UnexpectedStatusError)
+"""Errors that a call can raise when its sandbox ends while it runs."""
 
-class Turn:
-    """From the moment when a cell is the session's next one, until it has ended.
+
+class _CellRun:
+    """One cell under way: how far it has come, and what an interrupt has to stop.
 
     Parameters
     ----------
     sink
         Takes the cell's messages.
-    readiness
-        Of the sandbox; says what it means when a cell is refused.
+    gate
+        Says what it means when a cell is refused.
 
     Attributes
     ----------
@@ -64,9 +58,9 @@ class Turn:
         Whether the user has terminated the sandbox under it.
     """
 
-    def __init__(self, sink: Sink, readiness: Readiness) -> None:
+    def __init__(self, sink: Sink, gate: SandboxGate) -> None:
         self._sink = sink
-        self._readiness = readiness
+        self._gate = gate
         self._preparing: asyncio.Future[Any] | None = None
         self._sent_by: Route | NamedTool | None = None
         self._was_interrupted = False
@@ -82,9 +76,11 @@ class Turn:
         """Whether something is done for the cell before it can be sent."""
         return self._preparing is not None
 
-    async def preparation(self, work: Coroutine[Any, Any, Result]) -> Result | Outcome:
-        """The work's result, or the outcome of a cell that was interrupted meanwhile."""
+    async def prepare(self, work: Coroutine[Any, Any, Result]) -> Result | Outcome:
+        """Return the work's result, or the outcome of a cell that was interrupted meanwhile."""
         self._preparing = task = asyncio.ensure_future(work)
+        # A task of its own: an interrupt cancels the preparation and not the cell, which still
+        # has to tell how it ended.
         try:
             await asyncio.wait({task})
         finally:
@@ -99,12 +95,12 @@ class Turn:
         run: Callable[[], Awaitable[Outcome]],
         wait_after: Callable[[NotReadyError], Coroutine[Any, Any, None]],
     ) -> Outcome:
-        """Run what is prepared, as soon as the sandbox takes it; not if that was interrupted.
+        """Send the cell as soon as the sandbox takes it, unless it was interrupted before.
 
         Parameters
         ----------
         by
-            What an interrupt is for meanwhile.
+            The route or tool that an interrupt is passed on to meanwhile.
         run
             Sends the cell, and returns how it ended.
         wait_after
@@ -115,30 +111,31 @@ class Turn:
         IvyError
             As ``run`` and ``wait_after``; a 404 as what it means.
         """
-        while not self.is_interrupted():  # as it may be just when the preparation is done
+        # Asked each time: an interrupt may come just when a preparation is done.
+        while not self.is_interrupted():
             self._sent_by, self.was_sent = by, True
             try:
                 return await run()
-            except NotReadyError as error:  # it said that nothing ran
+            except NotReadyError as error:  # 503: nothing ran, so it may be sent again
                 self.was_sent = False
                 if self.is_interrupted():
                     break
-                waited = await self.preparation(wait_after(error))
+                waited = await self.prepare(wait_after(error))
                 if isinstance(waited, Outcome):
                     return waited
             except NotFoundError as error:
-                self.was_sent = False  # there was nobody to run it
-                raise await self._readiness.explained(error) from error
+                self.was_sent = False  # 404: nothing was there that could have run it
+                raise await self._gate.explained(error) from error
             finally:
                 self._sent_by = None
         return self._not_run()
 
     def _not_run(self) -> Outcome:
-        """The end of a cell that was interrupted before it was sent."""
+        """Return the outcome of a cell that was interrupted before it was sent."""
         return show_error(self._sink, "KeyboardInterrupt", NOT_RUN, "interrupted")
 
     async def interrupt(self) -> bool:
-        """Stop what is under way; whether there was anything."""
+        """Stop what is under way; return whether there was anything."""
         self._was_interrupted = True
         if self._preparing is not None:
             self._preparing.cancel()
@@ -149,10 +146,6 @@ class Turn:
         else:
             return False
         return True
-
-
-MAY_BE_ITS_END = (NoAnswerError, SandboxBrokenError, UnexpectedStatusError)
-"""How a call can fail whose sandbox ends under it."""
 
 
 class Session:
@@ -178,7 +171,9 @@ class Session:
     on_background
         Takes messages that belong to no cell under way: of widgets, and of threads.
     on_event
-        Takes what the agent route tells beside messages.
+        Takes what the route tells beside messages.
+    agent_options
+        Of the agent route; ``None``: the defaults, with a lifetime that suits the sandbox.
     """
 
     def __init__(
@@ -193,24 +188,22 @@ class Session:
         session_key: str | None = None,
         on_background: Sink | None = None,
         on_event: Callable[[Event], None] | None = None,
+        agent_options: AgentOptions | None = None,
     ) -> None:
         self.lifecycle = lifecycle
-        self._on_event = on_event or _ignore
+        self._show_background = on_background or _ignore
+        self._tell = on_event or _ignore
         self._choice = RouteChoice(
             lifecycle,
+            self,
             wanted=route,
             cell_timeout_seconds=cell_timeout_seconds,
             code_fields=code_fields or {},
             session_key=session_key or secrets.token_hex(8),
-            on_background=on_background or _ignore,
-            on_event=self._on_agent_event,
-            sandbox_end=lambda: self._readiness.end_in_words(),
+            agent_options=agent_options,
         )
-        self._preparation = Preparation(
-            lifecycle, self._choice, auto_create=auto_create, fresh=fresh
-        )
-        self._readiness = self._preparation.readiness
-        self._turn: Turn | None = None
+        self._gate = SandboxGate(lifecycle, self._choice, auto_create=auto_create, fresh=fresh)
+        self._run: _CellRun | None = None
         self._lock = asyncio.Lock()
         self._terminating = asyncio.Lock()
 
@@ -219,7 +212,7 @@ class Session:
     async def execute(
         self, cell: Cell, sink: Sink, *, on_ready: Callable[[], None] | None = None
     ) -> Outcome:
-        """Run one cell to its one end; errors of ours end up in the outcome, never raised.
+        """Run one cell to its one end; our own errors become its outcome and are never raised.
 
         Called by the kernel for each ``execute_request``, and by the magics.
 
@@ -228,75 +221,79 @@ class Session:
         cell, sink
             The cell, and what takes its messages.
         on_ready
-            Told when the sandbox is there and the cell is about to go.
+            Called when the sandbox is ready and the cell is about to be sent.
         """
-        return await self._in_turn(lambda turn: self._execute(turn, cell, sink, on_ready), sink)
+        return await self._run_alone(lambda run: self._execute(run, cell, sink, on_ready), sink)
 
     async def run_tool(self, tool: NamedTool, cell: Cell, sink: Sink) -> Outcome:
         """Run one of the platform's other tools, as `execute` runs a cell.
 
         Called by the magics for ``--lang`` and ``--tool``.
         """
-        return await self._in_turn(lambda turn: self._run_tool(turn, tool, cell, sink), sink)
+        return await self._run_alone(lambda run: self._run_tool(run, tool, cell, sink), sink)
 
-    async def _in_turn(self, work: Callable[[Turn], Awaitable[Outcome]], sink: Sink) -> Outcome:
+    async def _run_alone(
+        self, work: Callable[[_CellRun], Awaitable[Outcome]], sink: Sink
+    ) -> Outcome:
         async with self._lock:
-            turn = self._turn = Turn(sink, self._readiness)
-            self._readiness.begin()
+            run = self._run = _CellRun(sink, self._gate)
+            self._gate.begin()
             try:
-                return await work(turn)
+                return await work(run)
             except IvyError as error:
-                self._preparation.failed(error)
-                self.lifecycle.poke()
-                return show_ivy_error(sink, error, was_sent=turn.was_sent)
+                self._gate.failed(error)
+                # Widget and panel should not show for a whole interval what is no longer true.
+                self.lifecycle.refresh_soon()
+                return show_ivy_error(sink, error, was_sent=run.was_sent)
             finally:
-                self._turn = None
+                self._run = None
 
-    async def _run_tool(self, turn: Turn, tool: NamedTool, cell: Cell, sink: Sink) -> Outcome:
-        seen = await turn.preparation(self._readiness.see(cell, sink))
+    async def _run_tool(self, run: _CellRun, tool: NamedTool, cell: Cell, sink: Sink) -> Outcome:
+        seen = await run.prepare(self._gate.require_sandbox(cell, sink))
         if isinstance(seen, Outcome):
             return seen
         tools = self._choice.tools()
-        return await turn.send(
+        return await run.send(
             tool,
-            lambda: self._run(turn, tool.execute(tools, cell, sink)),
-            lambda error: self._readiness.wait_after(error, sink),
+            lambda: self._to_its_end(run, tool.execute(tools, cell, sink)),
+            lambda error: self._gate.wait_after(error, sink),
         )
 
     async def _execute(
-        self, turn: Turn, cell: Cell, sink: Sink, on_ready: Callable[[], None] | None
+        self, run: _CellRun, cell: Cell, sink: Sink, on_ready: Callable[[], None] | None
     ) -> Outcome:
         if is_empty(cell.code):
             return succeeded()
-        route = await turn.preparation(self._preparation.prepare(cell, sink))
+        route = await run.prepare(self._gate.prepare(cell, sink))
         if isinstance(route, Outcome):
             return route
-        if on_ready is not None and not turn.is_interrupted():
+        if on_ready is not None and not run.is_interrupted():
             on_ready()
 
         async def wait_and_check(error: NotReadyError) -> None:
-            await self._readiness.wait_after(error, sink)
-            await self._preparation.check(route, sink)
+            await self._gate.wait_after(error, sink)
+            await self._gate.check(route, sink)
 
-        outcome = await turn.send(
-            route, lambda: self._run(turn, route.execute(cell, sink)), wait_and_check
+        outcome = await run.send(
+            route, lambda: self._to_its_end(run, route.execute(cell, sink)), wait_and_check
         )
-        if turn.was_sent:
-            self._preparation.ended(route, outcome)
+        if run.was_sent:
+            self._gate.ended(route, outcome)
         return outcome
 
-    async def _run(self, turn: Turn, work: Awaitable[Outcome]) -> Outcome:
-        """A cell's end; where the sandbox was terminated under it, that is what ended it."""
+    async def _to_its_end(self, run: _CellRun, work: Awaitable[Outcome]) -> Outcome:
+        """Return how a sent cell ended; an error is explained by the sandbox's end, if it ended."""
         try:
             return await work
         except (NotReadyError, SandboxLostError):
             raise  # these know that nothing of it ran, or why it ended
         except IvyError as error:
-            async with self._terminating:  # whose answer may come after the cell's
-                if turn.was_terminated:
+            # The answer to a terminate under way may come after the cell's error: wait for it.
+            async with self._terminating:
+                if run.was_terminated:
                     raise SandboxLostError(TERMINATED) from error
-            if turn.was_sent and isinstance(error, MAY_BE_ITS_END):
-                words = await self._readiness.end_in_words()
+            if run.was_sent and isinstance(error, ERRORS_WHEN_SANDBOX_ENDS):
+                words = await self._gate.end_sentence()
                 if words:
                     raise SandboxLostError(words) from error
             raise
@@ -304,23 +301,23 @@ class Session:
     @property
     def busy(self) -> bool:
         """Whether a cell is under way."""
-        return self._turn is not None
+        return self._run is not None
 
     @property
     def fresh_wanted(self) -> bool:
         """Whether the next cell must still be given an empty namespace."""
-        return self._preparation.fresh_wanted
+        return self._gate.fresh_wanted
 
     async def interrupt(self) -> None:
         """Stop what is under way: the start of the sandbox, or the cell. Harmless when idle."""
-        is_stopped = self._turn is not None and await self._turn.interrupt()
+        is_stopped = self._run is not None and await self._run.interrupt()
         if not is_stopped and self._choice.route is not None:
             await self._choice.route.interrupt()
 
     # Beside cells ------------------------------------------------------------------------------
 
     async def ask(self, msg_type: str, content: Json) -> Json | None:
-        """A question about code, such as ``complete_request``; ``None`` when nobody answers.
+        """Ask about code, as ``complete_request`` does; return ``None`` where nothing can answer.
 
         Never starts a sandbox, and never disturbs a cell.
 
@@ -333,11 +330,11 @@ class Session:
         """
         if self.busy or self._choice.route is None:
             return None
-        if self._preparation.contact_is_old:
-            # Nobody ran anything, so a sandbox that sleeps must not be woken by a tool call.
+        if self._gate.contact_is_old:
+            # The user has run nothing, so a tool call must not wake a sandbox that sleeps.
             if (await self.lifecycle.read_status()).state != "active":
                 raise NoSandboxError(f"{self.lifecycle.name} has no sandbox running to be asked.")
-            if not self._preparation.in_contact:
+            if not self._gate.in_contact:
                 return None
         async with self._lock:
             route = self._choice.route
@@ -351,30 +348,30 @@ class Session:
         RouteError
             When none works; tells what each one met with.
         """
-        return await self._preparation.open_route()
+        return await self._gate.open_route()
 
-    async def open_agent(self, status: SandboxStatus) -> None:
-        """Attach to the agent, where an earlier process of this kernel may have left it working.
+    async def open_live(self, status: SandboxStatus) -> None:
+        """Attach to the living kernel that an earlier process of ours may have left working.
 
-        Starts no sandbox, and does nothing where there is no such agent.
+        Starts no sandbox, and does nothing where no route has such a kernel.
 
         Parameters
         ----------
         status
             The sandbox as it was seen just now.
         """
-        if status.state != "active" or self.fresh_wanted or not self._choice.may_be_agent:
+        if status.state != "active" or self.fresh_wanted or not self._choice.may_be_live:
             return
         async with self._lock:
             await self.open_route()
 
     @property
-    def agent(self) -> AgentCells | None:
-        """The agent route while it is the open one: for widgets, input and the debugger."""
-        return self._choice.agent
+    def live(self) -> LiveKernel | None:
+        """The kernel behind the open route, where it has one: for widgets, input, the debugger."""
+        return self._choice.live
 
     def describe(self) -> Json:
-        """What is known of the way into the sandbox, for ``%ivy status`` and ``doctor``."""
+        """Return what is known of the way into the sandbox, for ``%ivy status`` and ``doctor``."""
         return self._choice.describe()
 
     # The sandbox's life ------------------------------------------------------------------------
@@ -382,21 +379,23 @@ class Session:
     async def create(self, sink: Sink) -> SandboxStatus:
         """Start the sandbox now and wait for it, with progress in ``sink``."""
         await self.lifecycle.create()
-        return await self._readiness.wait(sink)
+        return await self._gate.wait_until_ready(sink)
 
     async def terminate(self) -> None:
-        """Shut the sandbox down; the variables are gone by the user's own wish."""
+        """Shut the sandbox down; the user wants it, so the loss of the variables is not told."""
         async with self._terminating:
             await self.lifecycle.terminate()
-            turn = self._turn
-            closing = [self.agent] if self.agent is not None else []
-            if turn is None or not turn.is_preparing:
-                closing += self._choice.beginning_agents  # or they go on, in the next sandbox
+            run = self._run
+            closing = [self._choice.route] if self._choice.route is not None else []
+            if run is None or not run.is_preparing:
+                # Starts that no cell waits for would otherwise go on, in the next sandbox.
+                closing += self._choice.starting
             self.forget()
-            if turn is not None:
-                turn.was_terminated = True
-        for agent in closing:
-            await agent.end_with_sandbox()  # its cell, if it has one, need not wait to be missed
+            if run is not None:
+                run.was_terminated = True
+        for route in closing:
+            # A cell under way on it need not find out by itself, which takes seconds.
+            await route.end_with_sandbox()
 
     async def reconnect(self) -> SandboxStatus:
         """Drop the connections and look at the sandbox again; the variables stay.
@@ -404,15 +403,15 @@ class Session:
         While a cell is under way its connections are left alone: its answer would be lost.
         """
         if not self.busy:
-            self._preparation.out_of_contact()
+            self._gate.out_of_contact()
             await self.lifecycle.drop_connections()
         status = await self.lifecycle.status()
-        self.lifecycle.poke()
+        self.lifecycle.refresh_soon()
         return status
 
     def forget(self) -> None:
-        """The sandbox of before is gone and the user knows it."""
-        self._preparation.forget()
+        """Forget the sandbox of before: it is gone, and the user knows it."""
+        self._gate.forget()
 
     async def aclose(self, *, keep: bool = False) -> None:
         """Let go of the sandbox, which lives on.
@@ -422,18 +421,29 @@ class Session:
         keep
             Whether the variables are left for a later session with the same key.
         """
-        self._preparation.close()
+        self._gate.close()
         await self._choice.aclose(keep=keep)
         await self.lifecycle.aclose()
 
-    def _on_agent_event(self, event: Event) -> None:
+    # What the routes report ---------------------------------------------------------------------
+
+    def on_background(self, message: Message) -> None:
+        """Take a message that belongs to no running cell."""
+        self._show_background(message)
+
+    def on_event(self, event: Event) -> None:
+        """Take what a route tells beside messages."""
         if isinstance(event, AgentLost | Unreachable):
-            self._preparation.out_of_contact()
-        self._on_event(event)
+            self._gate.out_of_contact()
+        self._tell(event)
+
+    async def sandbox_end(self) -> str:
+        """Say that the sandbox has ended under a cell; empty when it has not."""
+        return await self._gate.end_sentence()
 
 
 def _ignore(_: object) -> None:
-    """Takes what nobody asked for."""
+    """Drop what has no taker."""
 
 
 def is_empty(code: str) -> bool:

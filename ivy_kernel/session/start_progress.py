@@ -1,4 +1,4 @@
-"""What a cell shows while its sandbox starts; nothing of it stays in the notebook."""
+"""The progress display of a cell whose sandbox starts; nothing of it stays in the notebook."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ivy_kernel.status import SandboxStatus, monotonic_seconds
 PHASES = ("compute", "mount", "ready")
 BAR_CHARACTERS = 24
 DISPLAY_PREFIX = "ivy-start-"
-"""What the display ids of our progress begin with."""
+"""The prefix of the display ids of progress displays."""
 
 
 class StartProgress:
@@ -20,7 +20,7 @@ class StartProgress:
     Parameters
     ----------
     name
-        What the user calls the sandbox.
+        The name of the sandbox that the user sees.
     sink
         Takes ``display_data``, ``update_display_data`` and, at the end, ``clear_output``.
     """
@@ -33,7 +33,7 @@ class StartProgress:
         self._start = monotonic_seconds()
 
     def show(self, status: SandboxStatus) -> None:
-        """Show where the start is."""
+        """Shows the progress of the start."""
         now = monotonic_seconds()
         eta = status.eta_remaining_seconds(now)
         elapsed = now - self._start
@@ -54,16 +54,17 @@ class StartProgress:
         self._shown = True
 
     def clear(self) -> None:
-        """Take it away again."""
+        """Removes the display."""
         if self._shown:
-            # The display id is for who can take away the one display without the others.
+            # clear_output empties all outputs of a cell; the display id lets a sink empty only
+            # this one (`blanked`), when the cell has shown something beside it.
             which = {"display_id": self._display_id}
             self._sink(Message("clear_output", {"wait": False}, metadata=which))
             self._shown = False
 
 
 def blanked(clearing: Message) -> Message:
-    """In place of a progress's end: empties its display, and leaves what else is shown."""
+    """Turns a progress's ``clear_output`` into an update that empties its display only."""
     content = {
         "data": {"text/plain": "", "text/html": ""},
         "metadata": {},
@@ -73,7 +74,7 @@ def blanked(clearing: Message) -> Message:
 
 
 def is_progress(message: Message) -> bool:
-    """Whether a message is of a sandbox's start, rather than of the cell itself."""
+    """Whether a message belongs to the progress display, rather than to the cell itself."""
     is_end = message.msg_type == "clear_output"
     transient = message.metadata if is_end else message.content.get("transient") or {}
     return str(transient.get("display_id", "")).startswith(DISPLAY_PREFIX)
@@ -83,7 +84,7 @@ def _fraction(phase: str, elapsed: float, eta: float | None) -> float:
     if phase == "ready":
         return 1.0
     if eta is not None and elapsed + eta > 0:
-        return min(elapsed / (elapsed + eta), 0.99)
+        return min(elapsed / (elapsed + eta), 0.99)  # 100 % only when it is ready
     return PHASES.index(phase) / len(PHASES) if phase in PHASES else 0.0
 
 

@@ -1,11 +1,10 @@
-"""The clock that durations are measured with, and when a request was made by it.
+"""A monotonic clock that counts sleep, the times in HTTP headers, and the timing of a request.
 
 Countdowns must go on while a laptop sleeps. Python's ``time.monotonic()`` stands still during
-sleep on Linux and macOS, so the clock here is the one of the system that counts it:
-``CLOCK_BOOTTIME`` on Linux, ``CLOCK_MONOTONIC`` on macOS (which, other than its name's sake on
-Linux, goes on in sleep). Elsewhere ``time.monotonic()`` is what there is; Windows counts sleep
-in it. Nothing in this package reads the wall clock of this machine, which may be wrong by hours,
-be set while we run, or jump.
+sleep on Linux and macOS, so a system clock that counts it is used: ``CLOCK_BOOTTIME`` on Linux,
+``CLOCK_MONOTONIC`` on macOS (which, unlike its namesake on Linux, goes on in sleep). Elsewhere
+``time.monotonic()`` is used; on Windows it counts sleep. Nothing in this package reads the wall
+clock of this machine, which may be wrong by hours, be set while we run, or jump.
 """
 
 from __future__ import annotations
@@ -19,11 +18,14 @@ from datetime import datetime, timedelta, timezone
 from email.utils import parsedate_to_datetime
 from functools import partial
 
+# The headers that carry times: Date and Retry-After (RFC 9110) ------------------------------------
+
+# Bounded, so that no header makes a float of a million digits.
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 
 
 def parse_http_date(value: str | None) -> datetime | None:
-    """The moment that an HTTP date names, in UTC.
+    """Parses an HTTP date, in UTC.
 
     Parameters
     ----------
@@ -47,7 +49,7 @@ def parse_http_date(value: str | None) -> datetime | None:
 
 
 def parse_retry_after(value: str | None, server_date: datetime | None) -> float | None:
-    """For how many seconds ``Retry-After`` asks us to wait.
+    """Returns the seconds that ``Retry-After`` asks us to wait.
 
     Parameters
     ----------
@@ -75,13 +77,13 @@ def parse_retry_after(value: str | None, server_date: datetime | None) -> float 
     return max(0.0, (date - server_date).total_seconds())
 
 
-_CLOCKS_THAT_COUNT_SLEEP = {"linux": "CLOCK_BOOTTIME", "darwin": "CLOCK_MONOTONIC"}
+# The clock ---------------------------------------------------------------------------------------
 
-_HALF_A_SECOND = timedelta(milliseconds=500)
+_CLOCKS_THAT_COUNT_SLEEP = {"linux": "CLOCK_BOOTTIME", "darwin": "CLOCK_MONOTONIC"}
 
 
 def choose_clock(platform: str) -> Callable[[], float]:
-    """The monotonic clock of a platform that goes on while the machine sleeps.
+    """Returns the monotonic clock of a platform that goes on while the machine sleeps.
 
     Parameters
     ----------
@@ -103,9 +105,14 @@ monotonic_seconds: Callable[[], float] = choose_clock(sys.platform)
 """Seconds from an arbitrary start; never goes back, counts the time that the machine sleeps."""
 
 
+# The timing of one request -----------------------------------------------------------------------
+
+_HALF_A_SECOND = timedelta(milliseconds=500)
+
+
 @dataclass(frozen=True, slots=True)
-class Exchange:
-    """When one request was made, and what the server's clock said in its answer's head.
+class RequestTiming:
+    """The times at which one request was sent and answered, on both clocks.
 
     Parameters
     ----------
@@ -124,7 +131,7 @@ class Exchange:
 
     @property
     def middle_monotonic(self) -> float:
-        """The middle of the request: the best guess of when the server looked at its clock.
+        """The middle of the request: the best guess of when the server read its clock.
 
         The guess is wrong by half the time that the request took, at most.
         """
@@ -132,7 +139,7 @@ class Exchange:
 
     @property
     def uncertainty_seconds(self) -> float:
-        """By how much ``middle_monotonic`` may be wrong, either way."""
+        """The error bound of ``middle_monotonic``, either way."""
         return abs(self.received_monotonic - self.sent_monotonic) / 2
 
     @property

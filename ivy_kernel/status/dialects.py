@@ -1,5 +1,7 @@
-"""The Ivy dialect: the answers of the status and create routes.
+"""The two dialects: the answers of the Ivy and the Recoup API as `SandboxStatus`. No I/O.
 
+Ivy
+---
 ======================  ============  =========================================================
 status                  state         remarks
 ======================  ============  =========================================================
@@ -16,10 +18,41 @@ provisioning, and with ``ready`` too: the next status answer decides. A create a
 without a word is judged by what only some answers carry: ``success: false`` is failed, a sandbox id
 is active, a launch phase or an ETA is provisioning.
 
-``tunnelUrl`` is left out on purpose: whoever knows such an address may be able to use it, so it has
-no place in a status that travels to browsers and logs.
+``tunnelUrl`` is left out on purpose: knowing such an address may be enough to use it, so it has no
+place in a status that travels to browsers and logs.
 
 Source: ``GET /v1/sandbox/{chatId}/status``, ``POST /v1/sandbox/create``.
+
+Recoup
+------
+The runtime word (``status``) says whether a living sandbox is bound to the session *now*; the
+lifecycle word (``lifecycle.state``) is what the server last wrote down, and may lag behind.
+
+===============  =====================  ==================================================
+status           lifecycle.state        state
+===============  =====================  ==================================================
+active           hibernating            hibernating: still bound, on its way out
+active           any other, or null     active: the runtime word decides when it is ready, and
+                                        a failed lifecycle of a live runtime heals itself
+no_sandbox       null, missing          none
+no_sandbox       active                 expired if the expiry is past or under 10 s away (the
+                                        server calls a runtime active only until then), else
+                                        none
+no_sandbox       any other              that word: a sandbox that is being provisioned or
+                                        restored is not bound yet, a hibernated one no longer
+missing          null                   none
+missing          a known word           that word
+missing          missing                unknown
+an unknown word  anything               unknown
+a known word     an unknown word        unknown
+===============  =====================  ==================================================
+
+``raw_state`` is the word that decided, so an unknown word is never lost.
+
+A deadline can only be counted down on a server's clock: ``serverTime``, or the answer's ``Date``
+header where that is missing.
+
+Source: ``GET /api/sandbox/status``.
 """
 
 from __future__ import annotations
@@ -31,8 +64,13 @@ from typing import Any
 import msgspec
 
 from ivy_kernel.errors import AnswerError
-from ivy_kernel.status.clock import Exchange
+from ivy_kernel.status.clock import RequestTiming
 from ivy_kernel.status.model import SandboxStatus, State
+
+# Tolerant readers of single JSON fields -----------------------------------------------------------
+#
+# They return the value if it can be used, else None. Only `read_object` raises: an API that adds,
+# drops or mistypes a field must not take the whole status away.
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _EARLIEST = datetime(2000, 1, 1, tzinfo=timezone.utc)
@@ -49,14 +87,14 @@ TEXT_LIMIT_CHARACTERS = 2_000
 
 
 def read_object(body: object, what: str) -> dict[str, Any]:
-    """The JSON object that a body is.
+    """Returns the JSON object in a body.
 
     Parameters
     ----------
     body
         The raw bytes or text of an answer, or what a JSON decoder made of it.
     what
-        Which answer it is, for the error: "Ivy's status answer".
+        The name of the answer, for the error: "Ivy's status answer".
 
     Raises
     ------
@@ -93,7 +131,7 @@ def _not_an_object(what: str, found: str) -> str:
 
 
 def read_text(value: object, limit_characters: int = TEXT_LIMIT_CHARACTERS) -> str | None:
-    """A text that says something; cut beyond the limit."""
+    """Returns a text that is not blank, cut beyond the limit."""
     if not isinstance(value, str):
         return None
     # Lone surrogates are legal in JSON escapes but could not be sent on as UTF-8.
@@ -104,17 +142,17 @@ def read_text(value: object, limit_characters: int = TEXT_LIMIT_CHARACTERS) -> s
 
 
 def read_word(value: object) -> str | None:
-    """One of the API's own words, such as a state or a phase, as it is written there."""
+    """Returns one of the API's own words, such as a state or a phase, as it is written there."""
     return read_text(value, WORD_LIMIT_CHARACTERS)
 
 
 def read_flag(value: object) -> bool | None:
-    """A real true or false; nothing else counts as one."""
+    """Returns a real true or false; nothing else counts as one."""
     return value if isinstance(value, bool) else None
 
 
 def read_number(value: object, low: float, high: float) -> float | None:
-    """A number, or a string of digits, between the bounds; bounds included."""
+    """Returns a number, or a string of digits, between the bounds, both included."""
     if isinstance(value, str) and _PLAIN_NUMBER.fullmatch(value.strip()):
         # Servers write 64-bit columns as strings, because JavaScript cannot hold them.
         value = float(value)
@@ -124,19 +162,8 @@ def read_number(value: object, low: float, high: float) -> float | None:
     return float(value) if low <= value <= high else None
 
 
-def read_whole_number(value: object, low: int, high: int) -> int | None:
-    """A whole number between the bounds; ``7.0`` counts as 7, ``7.5`` does not count."""
-    if isinstance(value, str) and _PLAIN_NUMBER.fullmatch(value.strip()) and "." not in value:
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    if not low <= value <= high or value != int(value):
-        return None
-    return int(value)
-
-
 def read_instant(value: object) -> datetime | None:
-    """A moment between the years 2000 and 2200, in UTC.
+    """Returns a moment between the years 2000 and 2200, in UTC.
 
     Parameters
     ----------
@@ -162,7 +189,9 @@ def read_instant(value: object) -> datetime | None:
     return instant if _EARLIEST <= instant <= _LATEST else None
 
 
-_LIFECYCLE_STATES: dict[str, State] = {
+# Recoup ------------------------------------------------------------------------------------------
+
+_RECOUP_STATES: dict[str, State] = {
     "provisioning": "provisioning",
     "active": "active",
     "hibernating": "hibernating",
@@ -171,20 +200,19 @@ _LIFECYCLE_STATES: dict[str, State] = {
     "archived": "archived",
     "failed": "failed",
 }
-_LARGEST_VERSION = 2**63 - 1
 
 _EXPIRY_MARGIN = timedelta(seconds=10)
 """The server reports a runtime as active only while its expiry is at least this far away."""
 
 
-def parse_recoup_status(body: object, exchange: Exchange) -> SandboxStatus:
-    """The status in the answer of Recoup's status route.
+def parse_recoup_status(body: object, timing: RequestTiming) -> SandboxStatus:
+    """Parses the answer of Recoup's status route.
 
     Parameters
     ----------
     body
         The body of the answer, raw or decoded.
-    exchange
+    timing
         When the request was made.
 
     Raises
@@ -196,53 +224,54 @@ def parse_recoup_status(body: object, exchange: Exchange) -> SandboxStatus:
     lifecycle = found.get("lifecycle")
     if not isinstance(lifecycle, dict):
         lifecycle = {}
-    server_time = read_instant(lifecycle.get("serverTime")) or exchange.server_time
+    server_time = read_instant(lifecycle.get("serverTime")) or timing.server_time
     expires_at = read_instant(lifecycle.get("sandboxExpiresAt"))
-    state, raw_state = _read_state(found, lifecycle, _is_over(expires_at, server_time))
+    state, raw_state = _recoup_state(found, lifecycle, _has_expired(expires_at, server_time))
     return SandboxStatus(
         state=state,
         dialect="recoup",
-        received_monotonic=exchange.received_monotonic,
-        described_monotonic=exchange.middle_monotonic,
+        received_monotonic=timing.received_monotonic,
+        described_monotonic=timing.middle_monotonic,
         server_time=server_time,
         raw_state=raw_state,
         last_activity_at=read_instant(lifecycle.get("lastActivityAt")),
         hibernate_at=read_instant(lifecycle.get("hibernateAfter")),
         expires_at=expires_at,
         resumable=read_flag(found.get("hasSnapshot")),
-        lifecycle_version=read_whole_number(found.get("lifecycleVersion"), 0, _LARGEST_VERSION),
         # Only the error answers document this field; one that comes with 200 is not lost either.
         error=read_text(found.get("error")) if state in ("failed", "unknown") else None,
     )
 
 
-def _is_over(expires_at: datetime | None, server_time: datetime | None) -> bool:
+def _has_expired(expires_at: datetime | None, server_time: datetime | None) -> bool:
     if expires_at is None or server_time is None:
         return False
     return expires_at - server_time < _EXPIRY_MARGIN
 
 
-def _read_state(
-    found: dict[str, Any], lifecycle: dict[str, Any], is_over: bool
+def _recoup_state(
+    found: dict[str, Any], lifecycle: dict[str, Any], has_expired: bool
 ) -> tuple[State, str | None]:
-    """The state, and the word of the API that decided it."""
+    """Returns the state, and the word of the API that decided it."""
     runtime = read_word(found.get("status"))
     word = read_word(lifecycle.get("state"))
     if runtime not in (None, "active", "no_sandbox"):
         return "unknown", runtime
-    if word is not None and word not in _LIFECYCLE_STATES:
+    if word is not None and word not in _RECOUP_STATES:
         return "unknown", word
     if runtime == "active" and word != "hibernating":
         return "active", runtime
     if runtime == "no_sandbox" and word == "active":
-        return ("expired" if is_over else "none"), runtime
+        return ("expired" if has_expired else "none"), runtime
     if word is not None:
-        return _LIFECYCLE_STATES[word], word
+        return _RECOUP_STATES[word], word
     never_had_one = "state" in lifecycle and lifecycle["state"] is None
     return ("none" if runtime or never_had_one else "unknown"), runtime
 
 
-_STATES: dict[str, State] = {
+# Ivy ---------------------------------------------------------------------------------------------
+
+_IVY_STATES: dict[str, State] = {
     "none": "none",
     "provisioning": "provisioning",
     "creating": "provisioning",
@@ -251,16 +280,17 @@ _STATES: dict[str, State] = {
     "failed": "failed",
 }
 _LONGEST_ETA_SECONDS = 7 * 24 * 3600.0
+"""A longer estimate is taken for a mistake."""
 
 
-def parse_ivy_status(body: object, exchange: Exchange) -> SandboxStatus:
-    """The status in the answer of Ivy's status route.
+def parse_ivy_status(body: object, timing: RequestTiming) -> SandboxStatus:
+    """Parses the answer of Ivy's status route.
 
     Parameters
     ----------
     body
         The body of the answer, raw or decoded.
-    exchange
+    timing
         When the request was made; its ``Date`` header is the only clock of this dialect.
 
     Raises
@@ -270,19 +300,19 @@ def parse_ivy_status(body: object, exchange: Exchange) -> SandboxStatus:
     """
     found = read_object(body, "Ivy's status answer")
     word = read_word(found.get("status"))
-    return _status(found, word, _state_of(word), exchange)
+    return _ivy_status(found, word, _ivy_state(word), timing)
 
 
-def parse_ivy_create(body: object, http_status: int, exchange: Exchange) -> SandboxStatus:
-    """The status in a successful answer of Ivy's create route.
+def parse_ivy_create(body: object, http_status: int, timing: RequestTiming) -> SandboxStatus:
+    """Parses a successful answer of Ivy's create route.
 
     Parameters
     ----------
     body
         The body of the answer, raw or decoded.
     http_status
-        200 or 202; error answers are the HTTP client's business.
-    exchange
+        200 or 202; the HTTP client turns error answers into exceptions.
+    timing
         When the request was made.
 
     Raises
@@ -292,45 +322,45 @@ def parse_ivy_create(body: object, http_status: int, exchange: Exchange) -> Sand
     """
     found = read_object(body, "Ivy's answer to create")
     word = read_word(found.get("status"))
-    state = _state_without_a_word(found) if word is None else _state_of(word)
+    state = _ivy_state_without_word(found) if word is None else _ivy_state(word)
     if http_status == 202 and (word is None or state == "active"):
         state = "provisioning"
-    return _status(found, word, state, exchange)
+    return _ivy_status(found, word, state, timing)
 
 
-def _state_of(word: str | None) -> State:
-    return "unknown" if word is None else _STATES.get(word, "unknown")
+def _ivy_state(word: str | None) -> State:
+    return "unknown" if word is None else _IVY_STATES.get(word, "unknown")
 
 
-def _state_without_a_word(found: dict[str, Any]) -> State:
+def _ivy_state_without_word(found: dict[str, Any]) -> State:
     if read_flag(found.get("success")) is False:
         return "failed"
     if read_word(found.get("sandboxId")) is not None:
         return "active"
-    if read_word(found.get("phase")) is not None or _read_eta(found) is not None:
+    if read_word(found.get("phase")) is not None or _ivy_eta(found) is not None:
         return "provisioning"
     return "unknown"
 
 
-def _read_eta(found: dict[str, Any]) -> float | None:
+def _ivy_eta(found: dict[str, Any]) -> float | None:
     return read_number(found.get("etaSeconds"), 0, _LONGEST_ETA_SECONDS)
 
 
-def _status(
-    found: dict[str, Any], word: str | None, state: State, exchange: Exchange
+def _ivy_status(
+    found: dict[str, Any], word: str | None, state: State, timing: RequestTiming
 ) -> SandboxStatus:
-    tells_error = state in ("failed", "unknown")
+    # Beside any other state the message would be about the past.
+    may_carry_error = state in ("failed", "unknown")
     return SandboxStatus(
         state=state,
         dialect="ivy",
-        received_monotonic=exchange.received_monotonic,
-        described_monotonic=exchange.middle_monotonic,
-        server_time=exchange.server_time,
+        received_monotonic=timing.received_monotonic,
+        described_monotonic=timing.middle_monotonic,
+        server_time=timing.server_time,
         raw_state=word,
         phase=read_word(found.get("phase")),
-        eta_seconds=_read_eta(found),
+        eta_seconds=_ivy_eta(found),
         created_at=read_instant(found.get("createdAt")),
-        error=read_text(found.get("errorMessage")) if tells_error else None,
+        error=read_text(found.get("errorMessage")) if may_carry_error else None,
         sandbox_id=read_word(found.get("sandboxId")),
-        deduped=read_flag(found.get("deduped")) is True,
     )

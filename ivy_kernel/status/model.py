@@ -12,12 +12,12 @@ restoring     it is being woken from a snapshot
 archived      its session was put away
 failed        it could not be started, or broke
 expired       its runtime has ended
-unknown       the API said a word that we do not know (``raw_state``), or none at all
+unknown       the API used a word that we do not know (``raw_state``), or none at all
 ============  ==================================================================================
 
-How a dialect's words become states is told in ``ivy`` and ``recoup``. Neither API has a word for
-"expired": an active sandbox becomes expired when its deadline passes on the server's clock, between
-two answers too, which is why ``effective_state`` takes the present moment.
+`dialects` maps the words of the two APIs to states. Neither API has a word for "expired": an active
+sandbox becomes expired when its deadline passes on the server's clock, between two answers too,
+which is why ``effective_state`` takes the present moment.
 
 Clocks
 ------
@@ -53,23 +53,24 @@ Dialect = Literal["ivy", "recoup"]
 Deadline = Literal["hibernation", "expiry"]
 
 STARTING_STATES: frozenset[State] = frozenset({"provisioning", "restoring"})
-"""It will be usable by itself, in a while."""
+"""States that become active by themselves."""
 
 CHANGING_STATES: frozenset[State] = STARTING_STATES | {"hibernating"}
-"""It will be something else in a moment."""
+"""States that change by themselves within seconds or minutes."""
 
 END_STATES: frozenset[State] = frozenset({"none", "hibernated", "archived", "failed", "expired"})
-"""It stays like this until somebody acts."""
+"""States that only an action ends."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MILLISECOND = timedelta(milliseconds=1)
-_NEWS_ETA_SECONDS = 2.0
-_NEWS_DEADLINE_SECONDS = 0.5
+# ETAs are estimates in whole seconds; deadlines only move by the uncertainty of the request.
+_ETA_TOLERANCE_SECONDS = 2.0
+_DEADLINE_TOLERANCE_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxStatus:
-    """What one answer of an API said about a sandbox.
+    """The status of a sandbox in one answer of an API.
 
     Parameters
     ----------
@@ -100,14 +101,10 @@ class SandboxStatus:
     resumable
         A snapshot exists, so that a new sandbox starts with the old files; ``None`` when the API
         does not say.
-    lifecycle_version
-        Grows with every change of the lifecycle; ``None`` when the API has no such number.
     error
         Why it failed, in the API's words; ``None`` when it did not fail or gave no reason.
     sandbox_id
         The platform's own id of the sandbox, where an answer names it.
-    deduped
-        The answer of a create that joined one already under way.
     """
 
     state: State
@@ -123,31 +120,29 @@ class SandboxStatus:
     hibernate_at: datetime | None = None
     expires_at: datetime | None = None
     resumable: bool | None = None
-    lifecycle_version: int | None = None
     error: str | None = None
     sandbox_id: str | None = None
-    deduped: bool = False
 
     @property
     def uncertainty_seconds(self) -> float:
-        """By how much every duration may be wrong, either way: half the time of the request.
+        """The error bound of every duration, either way: half the time of the request.
 
         Large after a request during which the machine slept.
         """
         return max(0.0, self.received_monotonic - self.described_monotonic)
 
     def age_seconds(self, now_monotonic: float) -> float:
-        """How long ago the answer was received."""
+        """Returns the seconds since the answer was received."""
         return max(0.0, now_monotonic - self.received_monotonic)
 
     def effective_state(self, now_monotonic: float) -> State:
-        """The state now: an active sandbox whose expiry has passed is expired."""
+        """Returns the state now: an active sandbox whose expiry has passed is expired."""
         if self.state == "active" and self.remaining_seconds("expiry", now_monotonic) == 0:
             return "expired"
         return self.state
 
     def until_seconds(self, deadline: Deadline, now_monotonic: float) -> float | None:
-        """Seconds until a deadline, negative when it has passed.
+        """Returns the seconds until a deadline, negative when it has passed.
 
         Returns
         -------
@@ -159,7 +154,7 @@ class SandboxStatus:
         return None if since is None else -since
 
     def remaining_seconds(self, deadline: Deadline, now_monotonic: float) -> float | None:
-        """Seconds until a deadline, 0 when it has passed; for display.
+        """Returns the seconds until a deadline, 0 when it has passed; for display.
 
         Returns
         -------
@@ -170,7 +165,7 @@ class SandboxStatus:
         return None if until is None else max(0.0, until)
 
     def eta_remaining_seconds(self, now_monotonic: float) -> float | None:
-        """Estimated seconds until it is ready, 0 when the estimate has passed.
+        """Returns the estimated seconds until it is ready, 0 when the estimate has passed.
 
         Returns
         -------
@@ -182,17 +177,18 @@ class SandboxStatus:
         return max(0.0, self.eta_seconds - self._elapsed_seconds(now_monotonic))
 
     def uptime_seconds(self, now_monotonic: float) -> float | None:
-        """Seconds since it was created; ``None`` unless it is up and both moments are known."""
+        """Returns the seconds since creation; ``None`` unless it is up and both are known."""
+        # A hibernating sandbox is still up; of any other, the creation is that of its last run.
         if self.effective_state(now_monotonic) not in ("active", "hibernating"):
             return None
         return _not_negative(self._since_seconds(self.created_at, now_monotonic))
 
     def idle_seconds(self, now_monotonic: float) -> float | None:
-        """Seconds since the last activity; ``None`` when one of the moments is unknown."""
+        """Returns the seconds since the last activity; ``None`` when a moment is unknown."""
         return _not_negative(self._since_seconds(self.last_activity_at, now_monotonic))
 
     def says_the_same_as(self, other: SandboxStatus, now_monotonic: float) -> bool:
-        """Whether somebody who counts down from the other would see nothing new in this one."""
+        """Whether this is no news to a viewer who counts down from the other status."""
         if any(getattr(self, name) != getattr(other, name) for name in _LASTING_FIELDS):
             return False
         if self.effective_state(now_monotonic) != other.effective_state(now_monotonic):
@@ -201,7 +197,7 @@ class SandboxStatus:
             (
                 self.eta_remaining_seconds(now_monotonic),
                 other.eta_remaining_seconds(now_monotonic),
-                _NEWS_ETA_SECONDS,
+                _ETA_TOLERANCE_SECONDS,
             )
         ]
         deadlines: tuple[Deadline, ...] = ("hibernation", "expiry")
@@ -209,7 +205,7 @@ class SandboxStatus:
             (
                 self.remaining_seconds(deadline, now_monotonic),
                 other.remaining_seconds(deadline, now_monotonic),
-                _NEWS_DEADLINE_SECONDS,
+                _DEADLINE_TOLERANCE_SECONDS,
             )
             for deadline in deadlines
         ]
@@ -222,7 +218,7 @@ class SandboxStatus:
         stale: bool = False,
         stale_reason: str | None = None,
     ) -> dict[str, Any]:
-        """The status as every part that shows it receives it.
+        """Returns the canonical JSON of the status, for every part that shows it.
 
         All durations are whole milliseconds from ``now_monotonic``; what does not apply in the
         state is ``None``.
@@ -238,6 +234,7 @@ class SandboxStatus:
         """
         now = now_monotonic
         state = self.effective_state(now)
+        # Only a sandbox that is up can hibernate; in an end state, deadlines are of its last run.
         hibernates_in = expires_in = None
         if state in ("active", "unknown"):
             hibernates_in = self.remaining_seconds("hibernation", now)
@@ -257,7 +254,6 @@ class SandboxStatus:
             "hibernates_in_ms": _milliseconds(hibernates_in),
             "expires_in_ms": _milliseconds(expires_in),
             "resumable": self.resumable,
-            "lifecycle_version": self.lifecycle_version,
             "error": self.error,
             "dialect": self.dialect,
             "age_ms": _milliseconds(self.age_seconds(now)),
@@ -282,7 +278,6 @@ _PASSING_FIELDS = {
     "server_time",
     "eta_seconds",
     "sandbox_id",
-    "deduped",
 }
 _LASTING_FIELDS = tuple(f.name for f in fields(SandboxStatus) if f.name not in _PASSING_FIELDS)
 
@@ -305,13 +300,15 @@ def _epoch_milliseconds(moment: datetime | None) -> int | None:
     return None if moment is None else (moment - _EPOCH) // _MILLISECOND
 
 
+# The newest status with its later error ----------------------------------------------------------
+
 _REASON_LIMIT_CHARACTERS = 500
 _NEVER_READ = "The status of the sandbox has not been read yet."
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """The last good status, and what has happened since.
+class StatusReading:
+    """The last good status, and the error that came after it, if any.
 
     Parameters
     ----------
@@ -320,10 +317,10 @@ class Reading:
     error
         Why the latest attempt gave no status; ``None`` when it gave one.
     stale_after_seconds
-        A status older than this is stale even without an error: nobody has asked since, or an
+        A status older than this is stale even without an error: it was not polled since, or an
         answer is overdue.
     dialect
-        The API that is asked; for the time before the first status.
+        The API that is polled; for the time before the first status.
     """
 
     status: SandboxStatus | None = None
@@ -332,13 +329,13 @@ class Reading:
     dialect: Dialect = "ivy"
 
     def good_age_seconds(self, now_monotonic: float) -> float:
-        """The age of the status; infinite when there is none, or a later attempt has failed."""
+        """Returns the age of the status; infinite when there is none, or an error came later."""
         if self.status is None or self.error is not None:
             return math.inf
         return self.status.age_seconds(now_monotonic)
 
     def stale_reason(self, now_monotonic: float) -> str | None:
-        """Why the status cannot be taken as the present one, as a sentence; ``None`` if it can."""
+        """Returns a sentence that says why the status is stale; ``None`` when it is not."""
         if self.error is not None:
             return describe_error(self.error)
         if self.status is None:
@@ -349,7 +346,7 @@ class Reading:
         return None
 
     def to_json(self, now_monotonic: float) -> dict[str, Any]:
-        """The canonical status JSON; before the first status its state is ``unknown``."""
+        """Returns the canonical status JSON; before the first status its state is ``unknown``."""
         reason = self.stale_reason(now_monotonic)
         status = self.status or SandboxStatus(
             state="unknown",
@@ -362,18 +359,18 @@ class Reading:
             shown["age_ms"] = None
         return shown
 
-    def says_the_same_as(self, other: Reading, now_monotonic: float) -> bool:
-        """Whether somebody who was told the other reading would see nothing new in this one."""
+    def says_the_same_as(self, other: StatusReading, now_monotonic: float) -> bool:
+        """Whether this is no news to a viewer who was shown the other reading."""
         mine, theirs = self.error, other.error
         if (mine and describe_error(mine)) != (theirs and describe_error(theirs)):
             return False
         if self.status is None or other.status is None:
-            return self.status is other.status
+            return self.status is other.status  # equal only if neither has one
         return self.status.says_the_same_as(other.status, now_monotonic)
 
 
 def describe_error(error: Exception) -> str:
-    """One line for the user about an error.
+    """Returns one line for the user about an error.
 
     Our own errors are written for users. The text of any other is not shown: it may quote
     addresses or headers.

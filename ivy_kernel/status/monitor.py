@@ -1,41 +1,41 @@
-"""Asks for the status of one sandbox as often as it is useful, and tells its watchers."""
+"""The status monitor: polls one sandbox as often as it is useful, and notifies its watchers."""
 
 from __future__ import annotations
 
 import asyncio
 import random as random_module
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable
 from contextlib import suppress
 from dataclasses import replace
 
 from ivy_kernel.status.clock import monotonic_seconds
-from ivy_kernel.status.model import Dialect, Reading, SandboxStatus
-from ivy_kernel.status.polling import Fetch, KeyCheck, Poller, Request
-from ivy_kernel.status.schedule import Pace, Schedule
-from ivy_kernel.status.watchers import Audience, Watch, Watcher
+from ivy_kernel.status.model import Dialect, SandboxStatus, StatusReading
+from ivy_kernel.status.polling import Fetch, KeyCheck, StatusPoller, StatusRequest
+from ivy_kernel.status.schedule import PollIntervals, StatusSchedule
+from ivy_kernel.status.watchers import Watch, Watcher, Watchers
 
 _CLOSE_SECONDS = 1.0
-_DEFAULT_PACE = Pace()
+_DEFAULT_INTERVALS = PollIntervals()
 
 
 class Monitor:
-    """Asks for the status of one sandbox as often as it is useful, and tells its watchers.
+    """Polls the status of one sandbox as often as it is useful, and notifies its watchers.
 
     Parameters
     ----------
     fetch
-        Asks the API once.
+        Sends one status request.
     dialect
-        The API that ``fetch`` asks; shown until the first answer.
-    pace
+        The API that ``fetch`` calls; shown until the first answer.
+    intervals
         The times between requests.
-    key_token
-        Gives something that is equal as long as the same credential and settings are in use. While
-        the API refuses us it is compared now and then, and a change is tried at once. It is
-        neither shown nor logged. ``None``: only ``poke`` tells that a key has changed.
+    key_fingerprint
+        Returns a value that is equal as long as the same credential and settings are in use. While
+        the API refuses the key it is compared now and then, and a new key is tried at once. It is
+        neither shown nor logged. ``None``: only ``refresh_soon`` makes a new key be tried.
     request_limit_seconds
-        A request that takes longer is given up.
+        A request that takes longer is abandoned.
     clock
         Monotonic seconds; the one that ``fetch`` stamps its answers with.
     sleep, random
@@ -47,8 +47,8 @@ class Monitor:
         fetch: Fetch,
         *,
         dialect: Dialect = "ivy",
-        pace: Pace = _DEFAULT_PACE,
-        key_token: Callable[[], object] | None = None,
+        intervals: PollIntervals = _DEFAULT_INTERVALS,
+        key_fingerprint: Callable[[], object] | None = None,
         request_limit_seconds: float = 30.0,
         clock: Callable[[], float] = monotonic_seconds,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -58,78 +58,60 @@ class Monitor:
         """The event loop that it belongs to."""
         self._request_limit_seconds = request_limit_seconds
         self._clock = clock
-        self._schedule = Schedule(pace, random)
-        self._key_check = KeyCheck(key_token)
-        self._request = Request(fetch, limit_seconds=request_limit_seconds, sleep=sleep)
-        self._reading = Reading(dialect=dialect)
-        self._audience = Audience(self._reading)
-        self._refreshes: list[asyncio.Future[Reading]] = []
-        self._poller = Poller(
+        self._schedule = StatusSchedule(intervals, random)
+        self._key_check = KeyCheck(key_fingerprint)
+        self._request = StatusRequest(fetch, limit_seconds=request_limit_seconds, sleep=sleep)
+        self._reading = StatusReading(dialect=dialect)
+        self._watchers = Watchers(self._reading)
+        self._refreshes: list[asyncio.Future[StatusReading]] = []
+        self._poller = StatusPoller(
             self._poll, due=self._due, after_wait=self._after_wait, clock=clock, sleep=sleep
         )
         self._closed = False
 
-    # -- for watchers ---------------------------------------------------------------------------
+    # For watchers -------------------------------------------------------------------------------
 
     @property
-    def reading(self) -> Reading:
-        """The newest reading, also between the moments at which watchers are told."""
+    def reading(self) -> StatusReading:
+        """The newest reading, also when it was no news to the watchers."""
         return self._reading
 
     @property
     def closed(self) -> bool:
-        """Whether it has ended, or the loop that it belongs to has."""
+        """Whether it was closed, or the loop that it belongs to was."""
         return self._closed or self.loop.is_closed()
 
     def watch(self, callback: Watcher) -> Watch:
-        """Tell a callback the present reading soon, if there is any, and all that is new later."""
-        return self._start_watch(Watch(callback, self._leave))
+        """Registers a callback: it gets the present reading soon, if any, and each later news."""
+        self._require_open()
+        watch = Watch(callback, self._leave)
+        self._on_loop(self._add, watch)
+        return watch
 
-    async def readings(self) -> AsyncGenerator[Reading, None]:
-        """The readings that a watcher is told, until the monitor is closed.
+    # For code that acts on the sandbox ----------------------------------------------------------
 
-        A slow consumer misses readings that newer ones have replaced. To be used on the monitor's
-        own loop.
+    def refresh_soon(self) -> None:
+        """Polls as soon as it is allowed, and often for a few seconds.
+
+        Called after every action of our own that may have changed the sandbox: create, terminate,
+        a cell that failed for want of one, a changed key. A request in flight does not count,
+        because it may have been answered before the action.
         """
-        latest: list[Reading] = []
-        news = asyncio.Event()
+        self._on_loop(self._set_urgent)
 
-        def keep(reading: Reading) -> None:
-            latest[:] = [reading]
-            news.set()
-
-        with self._start_watch(Watch(keep, self._leave, on_end=news.set)) as watch:
-            while not watch.closed or latest:
-                if latest:
-                    yield latest.pop()
-                else:
-                    news.clear()
-                    await news.wait()
-
-    # -- for those who act on the sandbox -------------------------------------------------------
-
-    def poke(self) -> None:
-        """Ask as soon as it is allowed, and often for a few seconds.
-
-        Called after everything of our own that may have changed the sandbox: create, terminate,
-        a cell that failed for want of one, a changed key. A request under way counts for nothing,
-        because it may have been answered before.
-        """
-        self._on_loop(self._set_poked)
-
-    async def refresh(self, *, max_age_seconds: float = 0.0) -> Reading:
-        """A reading that is newer than this call, whether or not anybody watches.
+    async def refresh(self, *, max_age_seconds: float = 0.0) -> StatusReading:
+        """Returns a reading that is newer than this call, with or without watchers.
 
         Parameters
         ----------
         max_age_seconds
-            A good reading that is no older than this will do, and nothing is asked.
+            A good reading that is no older than this is returned without a request.
 
         Returns
         -------
-        Reading
-            With ``error`` set when there was no answer. While the server has asked not to be
-            asked, the present reading is returned at once.
+        StatusReading
+            With ``error`` set when there was no answer. While a ``Retry-After`` holds, the present
+            reading is returned at once.
         """
         if asyncio.get_running_loop() is self.loop:
             return await self._refresh(max_age_seconds)
@@ -137,20 +119,20 @@ class Monitor:
         return await asyncio.wrap_future(elsewhere)
 
     def accept(self, status: SandboxStatus) -> None:
-        """Take a status that came by another way, such as the answer to our own create."""
+        """Takes a status that came by another way, such as the answer to our own create."""
         self._on_loop(self._accept, status)
 
     def hold_off(self, seconds: float) -> None:
-        """Ask nothing for a while: another request got a ``Retry-After`` of this many seconds."""
+        """Stops polling for a while: another request got a ``Retry-After`` of so many seconds."""
         self._on_loop(self._hold, seconds)
 
     async def aclose(self) -> None:
-        """End it: nothing is asked and nobody is told any more. Harmless when repeated.
+        """Closes it: no requests and no notifications any more. Harmless when repeated.
 
         To be awaited on the monitor's own loop.
         """
         self._closed = True
-        self._audience.end()
+        self._watchers.end()
         self._release_refreshes()
         ending = [
             future for future in (self._poller.task, self._request.task) if future is not None
@@ -159,9 +141,9 @@ class Monitor:
             future.cancel()
         if ending:
             await asyncio.wait(ending, timeout=_CLOSE_SECONDS)
-            await asyncio.sleep(0)  # lets the timers of the task take notice of their end
+            await asyncio.sleep(0)  # lets the cancelled timers of the task end too
 
-    # -- on the loop ----------------------------------------------------------------------------
+    # On the loop --------------------------------------------------------------------------------
 
     def _on_loop(self, function: Callable[..., None], *args: object) -> None:
         try:
@@ -171,13 +153,8 @@ class Monitor:
         if running is self.loop:
             function(*args)
         else:
-            with suppress(RuntimeError):  # the loop has ended, and all that it would do
+            with suppress(RuntimeError):  # the loop is closed: there is nothing left to do
                 self.loop.call_soon_threadsafe(function, *args)
-
-    def _start_watch(self, watch: Watch) -> Watch:
-        self._require_open()
-        self._on_loop(self._add, watch)
-        return watch
 
     def _require_open(self) -> None:
         if self.closed:
@@ -186,28 +163,30 @@ class Monitor:
     def _add(self, watch: Watch) -> None:
         if self._closed:
             return
-        self._audience.add(watch)
+        self._watchers.add(watch)
         if self._reading.status is not None or self._reading.error is not None:
+            # Not at once: `watch` must return first, so that the callback can use the watch.
             self.loop.call_soon(self._tell_present, watch)
         self._poller.wake()
 
     def _tell_present(self, watch: Watch) -> None:
-        watch.tell(self._reading)
+        watch.notify(self._reading)
 
     def _leave(self, watch: Watch) -> None:
         self._on_loop(self._remove, watch)
 
     def _remove(self, watch: Watch) -> None:
-        self._audience.remove(watch)
+        self._watchers.remove(watch)
         self._poller.wake()
 
-    def _set_poked(self) -> None:
-        self._schedule.hurry()
-        self._schedule.attend(self._clock())
+    def _set_urgent(self) -> None:
+        self._schedule.poll_soon()
+        self._schedule.poll_often(self._clock())
         self._poller.wake()
 
     def _accept(self, status: SandboxStatus) -> None:
-        self._schedule.attend(self._clock())
+        # The action that brought it may have more effects, so polling goes on often for a while.
+        self._schedule.poll_often(self._clock())
         self._answered(status)
 
     def _hold(self, seconds: float) -> None:
@@ -215,14 +194,14 @@ class Monitor:
         self._schedule.hold_off(seconds, now)
         self._release_held_off(now)
 
-    async def _refresh(self, max_age_seconds: float) -> Reading:
+    async def _refresh(self, max_age_seconds: float) -> StatusReading:
         self._require_open()
         reading, now = self._reading, self._clock()
         if self._schedule.is_held_off(now):
             return reading
         if max_age_seconds > 0 and reading.good_age_seconds(now) <= max_age_seconds:
             return reading
-        future: asyncio.Future[Reading] = self.loop.create_future()
+        future: asyncio.Future[StatusReading] = self.loop.create_future()
         self._refreshes.append(future)
         self._poller.wake()
         try:
@@ -233,7 +212,7 @@ class Monitor:
                 self._poller.wake()
 
     def _release_held_off(self, now: float) -> None:
-        """Nobody is kept waiting for minutes: the present reading is what there is."""
+        """Releases all refreshes while a ``Retry-After`` holds: it may last for minutes."""
         if self._schedule.is_held_off(now):
             self._release_refreshes()
 
@@ -241,24 +220,26 @@ class Monitor:
         waiting, self._refreshes = self._refreshes, []
         self._resolve(waiting)
 
-    def _resolve(self, waiting: list[asyncio.Future[Reading]]) -> None:
+    def _resolve(self, waiting: list[asyncio.Future[StatusReading]]) -> None:
         for future in waiting:
             if not future.done():
                 future.set_result(self._reading)
 
     def _due(self) -> float | None:
-        if not (self._audience or self._refreshes):
+        if not (self._watchers or self._refreshes):
             return None
         return self._schedule.due(is_awaited=bool(self._refreshes))
 
     def _after_wait(self, machine_slept: bool) -> None:
         if machine_slept or self._key_check.has_changed:
-            self._schedule.hurry()
+            self._schedule.poll_soon()
 
     async def _poll(self) -> None:
+        # Refreshes that come while the request is in flight must wait for the next one: this one
+        # may be answered with what was true before they were called.
         waiting, self._refreshes = self._refreshes, []
         self._schedule.began()
-        key = self._key_check.sending()
+        key = self._key_check.fingerprint()
         try:
             status = await self._request.send()
         except Exception as exc:
@@ -267,18 +248,19 @@ class Monitor:
             self._answered(status)
         finally:
             self._schedule.ended(self._clock())
-            # When we are closed, too: who waits is not cancelled, only not told anything newer.
+            # Also after aclose: a waiting refresh is not cancelled, it gets the present reading.
             self._resolve(waiting)
 
     def _answered(self, status: SandboxStatus) -> None:
         known, now = self._reading.status, self._clock()
         if known is not None and status.described_monotonic < known.described_monotonic:
-            status = known  # overtaken by an answer that knows more
+            status = known  # an answer that describes a later moment came first
         self._key_check.answered()
         delay = self._schedule.answered(status, now)
         self._publish(
-            Reading(
+            StatusReading(
                 status=status,
+                # Two intervals and a time limit: a single poll that is late makes nothing stale.
                 stale_after_seconds=2 * delay + self._request_limit_seconds,
                 dialect=status.dialect,
             )
@@ -286,30 +268,32 @@ class Monitor:
 
     def _failed(self, error: Exception, key: object) -> None:
         now = self._clock()
-        error.__traceback__ = None  # its frames hold the request, and would be kept for long
+        error.__traceback__ = None  # its frames hold the request with the key, kept for long
         self._key_check.failed(error, key)
         self._schedule.failed(error, now)
         self._publish(replace(self._reading, error=error))
         self._release_held_off(now)
 
-    def _publish(self, reading: Reading) -> None:
+    def _publish(self, reading: StatusReading) -> None:
         self._reading = reading
         self._poller.wake()
-        self._audience.publish(reading, self._clock())
+        self._watchers.publish(reading, self._clock())
 
+
+# One monitor for each sandbox --------------------------------------------------------------------
 
 _monitors: dict[Hashable, Monitor] = {}
 _monitors_lock = threading.Lock()
 
 
 def monitor_for(key: Hashable, factory: Callable[[], Monitor]) -> Monitor:
-    """The one monitor of a sandbox in this process.
+    """Returns the one monitor of a sandbox in this process.
 
     Parameters
     ----------
     key
-        What tells sandboxes apart: API address and chat or session id. No credential: a key that
-        changes must lead to the same monitor.
+        Identifies the sandbox: API address and chat or session id. No credential: a changed key
+        must lead to the same monitor.
     factory
         Makes the monitor when there is none yet, or the earlier one has been closed.
     """
@@ -318,15 +302,3 @@ def monitor_for(key: Hashable, factory: Callable[[], Monitor]) -> Monitor:
         if monitor is None or monitor.closed:
             monitor = _monitors[key] = factory()
         return monitor
-
-
-async def close_monitors() -> None:
-    """Close every monitor that belongs to the running loop, and forget those that are closed."""
-    loop = asyncio.get_running_loop()
-    with _monitors_lock:
-        mine = [monitor for monitor in _monitors.values() if monitor.loop is loop]
-    for monitor in mine:
-        await monitor.aclose()
-    with _monitors_lock:
-        for key in [key for key, monitor in _monitors.items() if monitor.closed]:
-            del _monitors[key]

@@ -1,4 +1,4 @@
-"""The one task that asks, for as long as somebody wants to know."""
+"""One status request with a time limit, the check for a new key, and the task that polls."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from collections.abc import Awaitable, Callable
 
 from ivy_kernel.errors import NoAnswerError
 from ivy_kernel.status.model import SandboxStatus
-from ivy_kernel.status.schedule import REFUSALS
+from ivy_kernel.status.schedule import PERMANENT_ERRORS
 
 Fetch = Callable[[], Awaitable[SandboxStatus]]
-"""Asks the API once. Raises an ``IvyError`` when there is no status to be had."""
+"""Sends one status request. Raises an ``IvyError`` when it brings no status."""
 
 
-class Request:
-    """Asks for the status, one request at a time.
+class StatusRequest:
+    """Sends status requests, one at a time, each with a time limit.
 
     Parameters
     ----------
     fetch
-        Asks the API once.
+        Sends one request.
     limit_seconds
-        A request that takes longer is given up.
+        A request that takes longer is abandoned.
     sleep
         Waits for so many seconds.
     """
@@ -38,27 +38,30 @@ class Request:
         self._limit_seconds = limit_seconds
         self._sleep = sleep
         self.task: asyncio.Future[SandboxStatus] | None = None
-        """The latest request, which may still hang after it was given up."""
+        """The latest request, which may still hang after it was abandoned."""
 
     async def send(self) -> SandboxStatus:
-        """Ask once.
+        """Sends one request.
 
         Raises
         ------
         NoAnswerError
-            There was no answer in time, or an earlier request that was given up still hangs.
+            There was no answer in time, or an earlier request that was abandoned still hangs.
         Exception
-            Whatever ``fetch`` raises.
+            Any error of ``fetch``.
         """
         limit = self._limit_seconds
         too_late = NoAnswerError(
             f"The API gave no status of the sandbox within {limit:g} seconds; "
             "check the network, it is asked again."
         )
+        # A fetch that ignores its cancellation must not pile up a second request beside it.
         if self.task is not None and not self.task.done():
             raise too_late
         task = self.task = asyncio.ensure_future(self._fetch())
         task.add_done_callback(_retrieve)
+        # Not asyncio.wait_for: the limit must follow the injected sleep, and a request that does
+        # not end on cancellation must not be waited for.
         timer = asyncio.ensure_future(self._sleep(limit))
         try:
             await asyncio.wait((task, timer), return_when=asyncio.FIRST_COMPLETED)
@@ -73,68 +76,75 @@ class Request:
 
 
 def _retrieve(task: asyncio.Future[SandboxStatus]) -> None:
-    # A request that was given up may still fail; nobody is left to hear of it.
+    # An abandoned request may still fail; unretrieved, asyncio would log its exception.
     if not task.cancelled():
         task.exception()
 
+
+# A new key after a refusal ------------------------------------------------------------------------
 
 _log = logging.getLogger(__name__)
 
 
 class KeyCheck:
-    """Compares the key in use with the one that was refused.
+    """Detects that a key which the API refused has been replaced.
 
     Parameters
     ----------
-    token
-        Gives something that is equal as long as the same credential and settings are in use. It
-        is neither shown nor logged. ``None``: a change is never noticed.
+    key_fingerprint
+        Returns a value that is equal as long as the same credential and settings are in use. It is
+        neither shown nor logged. ``None``: a change is never detected.
     """
 
-    def __init__(self, token: Callable[[], object] | None) -> None:
-        self._token = token
+    def __init__(self, key_fingerprint: Callable[[], object] | None) -> None:
+        self._key_fingerprint = key_fingerprint
         self._sent: object = None
         self._is_refused = False
 
-    def sending(self) -> object:
-        """What stands for the key that the request sends which begins now."""
-        if self._token is None:
+    def fingerprint(self) -> object:
+        """Returns the fingerprint of the key used by the request being sent."""
+        if self._key_fingerprint is None:
             return None
         try:
-            return self._token()
+            return self._key_fingerprint()
         except Exception as exc:
-            # Only the type: what raised it handles credentials.
+            # Only the type: the text of an error in code that handles credentials may hold one.
             _log.warning("The credential in use could not be read (%s).", type(exc).__name__)
             return self._sent  # counts as unchanged
 
     def answered(self) -> None:
-        """The API has given a status: the key is well."""
+        """Notes that the API has given a status, so the key is accepted."""
         self._is_refused = False
 
     def failed(self, error: Exception, sent: object) -> None:
-        """The request that sent this key has failed, perhaps because of it."""
-        self._is_refused = isinstance(error, REFUSALS)
+        """Notes that the request with this fingerprint has failed, perhaps because of its key."""
+        self._is_refused = isinstance(error, PERMANENT_ERRORS)
         self._sent = sent
 
     @property
     def has_changed(self) -> bool:
-        """Whether the API refused a key, and another is in use by now."""
-        return self._is_refused and self.sending() != self._sent
+        """Whether the API refused a key and another one is in use by now."""
+        return self._is_refused and self.fingerprint() != self._sent
 
+
+# The polling task ---------------------------------------------------------------------------------
 
 _SLICE_SECONDS = 5.0
-_JUMP_SECONDS = 10.0
+"""The longest single sleep: timers stand still while the machine sleeps, so a long one would end
+late; after each slice the clock, which counts that time, is read again."""
+_SUSPENDED_SECONDS = 10.0
+"""A slice that lasted so much longer than asked means that the machine slept."""
 
 
-class Poller:
-    """Waits until a request is due, makes it, and begins again.
+class StatusPoller:
+    """Runs one task that waits until a request is due, sends it, and begins again.
 
     Parameters
     ----------
     poll
-        Makes the request.
+        Sends the request.
     due
-        The moment of the next request; ``None`` while nobody wants one. It is asked again after
+        Returns the moment of the next request; ``None`` while none is wanted. Called again after
         every wait.
     after_wait
         Called after every wait, with whether the machine slept meanwhile.
@@ -160,10 +170,10 @@ class Poller:
         self._sleep = sleep
         self._woken = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
-        """What waits and asks; ``None`` while nobody wants it."""
+        """The polling task; ``None`` while no request is wanted."""
 
     def wake(self) -> None:
-        """Look again at when the next request is due; to be called on the loop."""
+        """Recomputes when the next request is due; to be called on the loop."""
         self._woken.set()
         if self.task is None and self._due() is not None:
             self.task = asyncio.get_running_loop().create_task(self._run())
@@ -176,7 +186,7 @@ class Poller:
             self.task = None
 
     async def _wait_until_due(self) -> bool:
-        """Whether to ask now; ``False`` when nobody wants it any more."""
+        """Waits for the next request; ``False`` when none is wanted any more."""
         while (due := self._due()) is not None:
             wait_seconds = due - self._clock()
             if wait_seconds <= 0:
@@ -186,6 +196,7 @@ class Poller:
 
     async def _wait(self, seconds: float) -> None:
         before = self._clock()
+        # No await lies between the reading of `due` and this line, so that no wake-up is lost.
         self._woken.clear()
         sleep = asyncio.ensure_future(self._sleep(seconds))
         woken = asyncio.ensure_future(self._woken.wait())
@@ -194,4 +205,4 @@ class Poller:
         finally:
             sleep.cancel()
             woken.cancel()
-        self._after_wait(self._clock() - before > seconds + _JUMP_SECONDS)
+        self._after_wait(self._clock() - before > seconds + _SUSPENDED_SECONDS)

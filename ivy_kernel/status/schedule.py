@@ -1,4 +1,4 @@
-"""When to ask for the status of one sandbox next, from all that has happened so far. Pure."""
+"""The poll intervals of a status monitor, and the moment of its next request. Pure: no I/O."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from ivy_kernel.errors import (
 )
 from ivy_kernel.status.model import CHANGING_STATES, END_STATES, Deadline, SandboxStatus
 
-REFUSALS = (CredentialsError, ForbiddenError, NotFoundError, BadRequestError, SettingError)
-"""Errors that asking again does not cure: somebody must change a setting first."""
+PERMANENT_ERRORS = (CredentialsError, ForbiddenError, NotFoundError, BadRequestError, SettingError)
+"""Errors that a retry does not cure: a setting must be changed first."""
 
 _DEADLINES: tuple[Deadline, ...] = ("hibernation", "expiry")
-_MOST_DOUBLINGS = 30  # keeps the power a small number; the cap is reached long before
+# Keeps 2.0**doublings a small number in a long outage; the cap is reached long before.
+_MAX_DOUBLINGS = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
-    """The times between two requests for the status of one sandbox, in seconds.
+class PollIntervals:
+    """The times between two status requests for one sandbox, in seconds.
 
     Parameters
     ----------
@@ -39,24 +40,24 @@ class Pace:
     before_deadline_seconds, after_deadline_seconds
         How long before and after it a deadline is near.
     settled_seconds
-        In states that only somebody's action ends.
-    alert_seconds
-        For so long after something of our own that may have changed the sandbox it is asked for as
-        if it were changing: the first answers may still be from before.
+        In states that only an action ends.
+    after_change_seconds
+        For so long after an action of our own that may have changed the sandbox, the interval is
+        ``changing_seconds``: the first answers may still be from before the action.
     least_gap_seconds
-        Between the end of a request and the next, whatever asks for it.
-    refused_seconds
+        Between the end of a request and the start of the next, in any case.
+    permanent_error_seconds
         After an error that only a changed setting cures.
     first_backoff_seconds, longest_backoff_seconds
-        After the first of a row of other errors, and after many; doubled in between. Of each a
-        random half is taken off, so that many clients do not come back together.
+        Exponential backoff after other errors in a row: the first wait, and the cap. Up to half of
+        each wait is taken off at random, so that many clients do not come back together.
     limited_backoff_seconds
         The least after 429 without ``Retry-After``.
     longest_retry_after_seconds
         A ``Retry-After`` beyond this counts as this.
     uncertain_seconds
-        An answer whose clock may be wrong by more than this is asked for again at once: the
-        machine slept, or the network stood still, in the middle of the request.
+        After an answer whose clock may be wrong by more than this the next request follows at once:
+        the machine slept, or the network stood still, in the middle of the request.
     """
 
     changing_seconds: float = 1.5
@@ -65,9 +66,9 @@ class Pace:
     before_deadline_seconds: float = 15.0
     after_deadline_seconds: float = 30.0
     settled_seconds: float = 60.0
-    alert_seconds: float = 10.0
+    after_change_seconds: float = 10.0
     least_gap_seconds: float = 1.0
-    refused_seconds: float = 60.0
+    permanent_error_seconds: float = 60.0
     first_backoff_seconds: float = 2.0
     longest_backoff_seconds: float = 60.0
     limited_backoff_seconds: float = 5.0
@@ -81,7 +82,7 @@ class Pace:
                 raise ValueError(f"{field.name} must be a positive number, not {value!r}")
 
     def after_answer(self, status: SandboxStatus, now_monotonic: float) -> float:
-        """Seconds to wait after a good answer."""
+        """Returns the seconds to wait after a good answer."""
         if status.uncertainty_seconds > self.uncertain_seconds:
             return self.least_gap_seconds
         if status.state in CHANGING_STATES:
@@ -89,6 +90,8 @@ class Pace:
         if status.state in END_STATES:
             return self.settled_seconds
         delay = self.active_seconds
+        # An active sandbox may have expired by the clock already; the deadline rule below still
+        # polls often for a while, until the server says so too.
         if status.effective_state(now_monotonic) in END_STATES:
             delay = self.settled_seconds
         for deadline in _DEADLINES:
@@ -99,110 +102,113 @@ class Pace:
         return delay
 
     def after_error(self, error: Exception, failures: int, random: Callable[[], float]) -> float:
-        """Seconds to wait after an error.
+        """Returns the seconds to wait after an error.
 
         Parameters
         ----------
         error
-            What the latest attempt raised.
+            The exception of the latest attempt.
         failures
             How many attempts have failed in a row, this one included.
         random
             Gives numbers from 0 to 1.
         """
-        if isinstance(error, REFUSALS):
-            delay = self.refused_seconds
+        if isinstance(error, PERMANENT_ERRORS):
+            delay = self.permanent_error_seconds
         else:
-            doublings = min(max(failures, 1) - 1, _MOST_DOUBLINGS)
+            doublings = min(max(failures, 1) - 1, _MAX_DOUBLINGS)
             delay = min(self.longest_backoff_seconds, self.first_backoff_seconds * 2.0**doublings)
             delay *= 0.5 + 0.5 * random()
-        hold = self.hold_seconds(error)
+        hold = self.retry_after_seconds(error)
         if hold is not None:
-            # Only ever later than asked: the tenth on top spreads those who were told the same.
+            # Only ever later than asked; up to a tenth on top spreads clients that were told the
+            # same.
             delay = max(delay, hold * (1 + 0.1 * random()))
         elif isinstance(error, RateLimitedError):
             delay = max(delay, self.limited_backoff_seconds)
         return max(delay, self.least_gap_seconds)
 
-    def hold_seconds(self, error: Exception) -> float | None:
-        """For how long the server asked not to be asked at all; ``None`` if it did not."""
+    def retry_after_seconds(self, error: Exception) -> float | None:
+        """Returns the capped ``Retry-After`` of an error; ``None`` if it carries none."""
         asked = error.retry_after_seconds if isinstance(error, ApiError) else None
-        if asked is None or not asked > 0:  # "not >" also turns a NaN away
+        if asked is None or not asked > 0:  # "not >" also rejects a NaN
             return None
         return min(asked, self.longest_retry_after_seconds)
 
 
-class Schedule:
-    """The moment of the next request. It is told what happens and when; it asks nothing itself.
+class StatusSchedule:
+    """Computes the moment of the next request from what has happened so far; sends nothing.
 
     Parameters
     ----------
-    pace
+    intervals
         The times between requests.
     random
         Gives numbers from 0 to 1, for the jitter after errors.
     """
 
-    def __init__(self, pace: Pace, random: Callable[[], float]) -> None:
-        self._pace = pace
+    def __init__(self, intervals: PollIntervals, random: Callable[[], float]) -> None:
+        self._intervals = intervals
         self._random = random
         self._failures = 0
         self._is_urgent = False
-        self._alert_until = -math.inf
+        self._often_until = -math.inf
         self._ended = -math.inf
         self._planned = -math.inf
         self._held_until = -math.inf
 
     def due(self, *, is_awaited: bool) -> float:
-        """The moment of the next request, on the clock that all moments here are of.
+        """Returns the moment of the next request, on the same clock as all moments passed in.
 
         Parameters
         ----------
         is_awaited
-            Whether somebody waits for the answer, so that it shall come as soon as it may.
+            Whether a caller awaits the answer: then it is due as soon as the gap allows.
         """
-        due = self._ended + self._pace.least_gap_seconds
+        # Awaited and urgent requests skip the interval, never the gap and never Retry-After.
+        due = self._ended + self._intervals.least_gap_seconds
         if not (self._is_urgent or is_awaited):
             due = max(due, self._planned)
         return max(due, self._held_until)
 
     def is_held_off(self, now: float) -> bool:
-        """Whether the server has asked not to be asked now."""
+        """Whether a ``Retry-After`` of the server forbids requests now."""
         return self._held_until > now
 
-    def hurry(self) -> None:
-        """What is known may be from before: let the next request come as soon as it may."""
+    def poll_soon(self) -> None:
+        """Makes the next request due as soon as the gap allows."""
         self._is_urgent = True
 
-    def attend(self, now: float) -> None:
-        """Something of our own may have changed the sandbox: let it be asked for often a while."""
-        self._alert_until = now + self._pace.alert_seconds
+    def poll_often(self, now: float) -> None:
+        """Shortens the interval for a while, after an action that may have changed the sandbox."""
+        self._often_until = now + self._intervals.after_change_seconds
 
     def hold_off(self, seconds: float, now: float) -> None:
-        """The server asked not to be asked for so long; nothing cuts that short."""
-        if seconds > 0:  # not so for a NaN
-            seconds = min(seconds, self._pace.longest_retry_after_seconds)
+        """Forbids requests for so long, as ``Retry-After`` asked; nothing cuts that short."""
+        if seconds > 0:  # false for a NaN too
+            seconds = min(seconds, self._intervals.longest_retry_after_seconds)
             self._held_until = max(self._held_until, now + seconds)
 
     def began(self) -> None:
-        """A request goes out: it answers all that was in a hurry until now."""
+        """Notes that a request is being sent: it answers all that was urgent until now."""
         self._is_urgent = False
 
     def ended(self, now: float) -> None:
-        """The request has ended, with whatever result."""
+        """Notes the end of the request, with whatever result: the gap counts from here."""
         self._ended = now
 
     def answered(self, status: SandboxStatus, now: float) -> float:
-        """Plan the next request after a good answer, and return the seconds until then."""
-        delay = self._pace.after_answer(status, now)
-        if now < self._alert_until:
-            delay = min(delay, self._pace.changing_seconds)
+        """Plans the next request after a good answer, and returns the seconds until then."""
+        delay = self._intervals.after_answer(status, now)
+        # Errors are not sped up: a server in trouble gets its backoff whatever we have just done.
+        if now < self._often_until:
+            delay = min(delay, self._intervals.changing_seconds)
         self._failures = 0
         self._planned = now + delay
         return delay
 
     def failed(self, error: Exception, now: float) -> None:
-        """Plan the next request after one that gave no status."""
+        """Plans the next request after one that failed."""
         self._failures += 1
-        self._planned = now + self._pace.after_error(error, self._failures, self._random)
-        self.hold_off(self._pace.hold_seconds(error) or 0.0, now)
+        self._planned = now + self._intervals.after_error(error, self._failures, self._random)
+        self.hold_off(self._intervals.retry_after_seconds(error) or 0.0, now)

@@ -39,7 +39,6 @@ export interface IStatus {
   readonly expiresInMs: number | null;
   /** Whether creating it brings its files back; null when nobody knows. */
   readonly resumable: boolean | null;
-  readonly lifecycleVersion: number | null;
   readonly error: string | null;
   readonly dialect: string | null;
   /** How old the platform's answer already was when the status was made. */
@@ -133,9 +132,6 @@ export function parseStatus(value: unknown): IStatus {
     expiresInMs: durationMs(body['expires_in_ms']),
     resumable:
       typeof body['resumable'] === 'boolean' ? body['resumable'] : null,
-    lifecycleVersion: Number.isSafeInteger(body['lifecycle_version'])
-      ? (body['lifecycle_version'] as number)
-      : null,
     error: text(body['error']),
     dialect: text(body['dialect']),
     ageMs: durationMs(body['age_ms']) ?? 0,

@@ -25,7 +25,6 @@ describe('parseStatus', () => {
       hibernatesInMs: 1_200_000,
       expiresInMs: 1_800_000,
       resumable: true,
-      lifecycleVersion: 7,
       error: null,
       dialect: 'recoup',
       ageMs: 120,

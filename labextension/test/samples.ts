@@ -21,7 +21,6 @@ export const ACTIVE: Fields = {
   hibernates_in_ms: 1_200_000,
   expires_in_ms: 1_800_000,
   resumable: true,
-  lifecycle_version: 7,
   error: null,
   dialect: 'recoup',
   age_ms: 120,

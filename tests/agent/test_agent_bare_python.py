@@ -15,10 +15,10 @@ from far_side import BareRunner, is_alive, route_over, waits_for
 from waiting import eventually
 
 from ivy_kernel.agent.daemon import remove_directory
-from ivy_kernel.routes.agent import AgentOpened, KernelReady
 from ivy_kernel.routes.agent.calls import pack
 from ivy_kernel.routes.agent.frames import AgentSilentError, read_answer
 from ivy_kernel.routes.agent.programs import agent_archive, start_program
+from ivy_kernel.routes.events import AgentOpened, KernelReady
 
 BARE = ("-I", "-S")
 VERSIONS = ("3.8", "3.9", "3.11", "3.13")
@@ -49,7 +49,7 @@ async def test_cells_run_in_a_bare_interpreter(version: str, place: Path) -> Non
         assert (await far.run("1/0")).outcome.reply["ename"] == "ZeroDivisionError"
         running = far.begin("import time\nprint('on', flush=True)\ntime.sleep(60)")
         await eventually(lambda: running.text, "first output")
-        await far.route.interrupt(running.message_id)
+        await far.route.interrupt_request(running.message_id)
         assert (await running.end()).fate == "interrupted"
         (event,) = far.seen(KernelReady)
         assert event.kind == "built-in shell"
@@ -105,7 +105,7 @@ async def test_a_running_cell_keeps_the_agent_alive(place: Path, tmp_path: Path)
         running = first.begin(waits_for(tmp_path / "go-on") + "x = 'whole'")
         await eventually(lambda: runner.calls >= 3, "the submission")
         await eventually(lambda: first.route.describe()["kernel_kind"], "the kernel")
-        await first.route.detach()
+        await first.route.close(keep=True)
         await running.end()
         await asyncio.sleep(4.0)  # longer than the lifetime: nobody speaks to the agent
         async with route_over(runner, place, session_key="k") as second:
@@ -161,7 +161,7 @@ async def test_a_found_agent_is_told_apart_from_a_started_one(place: Path) -> No
     runner = BareRunner(sys.executable, BARE, place)
     async with route_over(runner, place, session_key="k") as first:
         await first.run("x = 41")
-        await first.route.detach()
+        await first.route.close(keep=True)
         async with route_over(runner, place, session_key="k") as second:
             assert (await second.run("x + 1")).result == "42"
             assert second.seen(AgentOpened)[0].is_found

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ivy_kernel.agent.daemon import (
-    LEFTOVER_SECONDS,
+    LEFTOVER_AGE_SECONDS,
     lock_directory,
     remove_directory,
     remove_leftovers,
@@ -28,7 +28,7 @@ def _of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
 
 
-def directory(parent: Path, key: str, *, age_seconds: float = LEFTOVER_SECONDS + 5) -> Path:
+def directory(parent: Path, key: str, *, age_seconds: float = LEFTOVER_AGE_SECONDS + 5) -> Path:
     """A directory as an agent has it, untouched for some time."""
     path = parent / f".ivy-{os.getuid()}-{key}.1"
     path.mkdir(mode=0o700)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ivy_kernel.agent.message_log import BLOCK_BYTES, MessageLog, Recorder
+from ivy_kernel.agent.message_log import BLOCK_BYTES, MessageLog, MessageRecorder
 from ivy_kernel.routes.agent.frames import Inbox, InboxFullError, to_message
 
 LINES = st.lists(st.binary(min_size=1, max_size=200).map(lambda b: b.replace(b"\n", b" ") + b"\n"))
@@ -135,10 +135,10 @@ def test_buffers_travel() -> None:
 def test_above_the_limit_output_is_dropped_and_the_rest_is_kept() -> None:
     """Replies and statuses always fit; dropped output is counted and told."""
     log = MessageLog(2_000)
-    recorder = Recorder(log)
+    recorder = MessageRecorder(log)
     for _ in range(10):
-        recorder.message("iopub", "stream", [b"{}", b"{}", b"{}", b'"%s"' % (b"x" * 500)], [])
-    recorder.message("shell", "execute_reply", [b"{}", b"{}", b"{}", b'"reply"'], [])
+        recorder.record("iopub", "stream", [b"{}", b"{}", b"{}", b'"%s"' % (b"x" * 500)], [])
+    recorder.record("shell", "execute_reply", [b"{}", b"{}", b"{}", b'"reply"'], [])
     lines = log.read(log.base, 1 << 20).splitlines()
     assert sum(b"xxx" in line for line in lines) == 3
     assert b'"reply"' in lines[-1]
@@ -148,5 +148,5 @@ def test_above_the_limit_output_is_dropped_and_the_rest_is_kept() -> None:
 def test_a_record_stays_one_line() -> None:
     """A kernel that pretty-prints its JSON does not break the log."""
     log = MessageLog(10_000)
-    Recorder(log).message("iopub", "stream", [b"{}", b"{}", b"{}", b'{\n "a": 1\n}'], [])
+    MessageRecorder(log).record("iopub", "stream", [b"{}", b"{}", b"{}", b'{\n "a": 1\n}'], [])
     assert log.read(0, 10_000).count(b"\n") == 1

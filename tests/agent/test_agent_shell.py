@@ -222,7 +222,7 @@ async def test_an_interrupt_reaches_a_child_and_an_await(far: Far) -> None:
     ):
         running = far.begin("import asyncio\n" + code)
         await eventually(lambda r=running: r.text, "first output")
-        await far.route.interrupt(running.message_id)
+        await far.route.interrupt_request(running.message_id)
         assert (await asyncio.wait_for(running.end(), 20)).fate == "interrupted"
     assert (await far.run("await asyncio.sleep(0, 1)")).result == "1"
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from ivy_kernel.agent.wire import (
     LINE_CHARS,
-    Uploads,
+    FragmentReassembly,
     WireError,
     read_request,
     write_answer,
@@ -138,11 +138,11 @@ def test_fragments_in_any_order(data: bytes, count: int, dice: random.Random) ->
     pieces = [data[start : start + size] for start in range(0, len(data), size)]
     order = list(range(len(pieces)))
     dice.shuffle(order)
-    uploads = Uploads()
+    fragments = FragmentReassembly()
     whole = None
     for index in order:
         assert whole is None
-        whole = uploads.add(b"F:u:%d:%d:%s" % (index, len(pieces), pieces[index]))
+        whole = fragments.add(b"F:u:%d:%d:%s" % (index, len(pieces), pieces[index]))
     assert whole == data
 
 

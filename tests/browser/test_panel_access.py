@@ -10,7 +10,7 @@ from lab_window import Lab
 from playwright.sync_api import expect
 from sandbox_server import RunningSandbox, until
 
-from ivy_kernel.status import Pace
+from ivy_kernel.status import PollIntervals
 
 STATUS_ROUTE = "/status"
 
@@ -36,7 +36,7 @@ def test_tabs_share_one_connection(lab: Lab, sandbox: RunningSandbox) -> None:
     """Many tabs hold one event stream, and cause one request to the platform an interval."""
     lab.reopen()
     lab.make_active(sandbox)
-    alert_until = time.monotonic() + Pace().alert_seconds + 1
+    alert_until = time.monotonic() + PollIntervals().after_change_seconds + 1
     tabs = [lab.open_tab(f"lab/workspaces/tab-{number}?reset") for number in range(2)]
     for tab in tabs:
         expect(tab.locator(".jp-ivy-status")).to_contain_text("Active")

@@ -14,7 +14,7 @@ from ivy_kernel.cli.sandbox import status_line
 from ivy_kernel.errors import ForbiddenError
 from ivy_kernel.session.describe import status_lines
 from ivy_kernel.session.lifecycle import Lifecycle
-from ivy_kernel.status import Reading, SandboxStatus, monotonic_seconds
+from ivy_kernel.status import SandboxStatus, StatusReading, monotonic_seconds
 
 EVIL = "\x1b]0;pwned\x07\x1b[2Jtree\x9b1m\n\tforged\r.nwk"
 """Sets a title, clears the screen, and begins a line of its own; the last two by C1 and CR."""
@@ -62,7 +62,7 @@ def test_the_words_of_a_status_are_shown_and_not_obeyed(state: str) -> None:
         phase=EVIL,
         error=EVIL,
     )
-    line = status_line("Chat c", Reading(status=status), now)
+    line = status_line("Chat c", StatusReading(status=status), now)
     assert line.isprintable()
     assert "tree" in line
 

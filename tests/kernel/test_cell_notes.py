@@ -13,7 +13,7 @@ from sandbox_server import RunningSandbox
 from ivy_kernel.errors import NoAnswerError
 from ivy_kernel.kernel.cells import CellRunner
 from ivy_kernel.models import Cell, Message, Outcome
-from ivy_kernel.routes.agent import Unreachable
+from ivy_kernel.routes.events import Unreachable
 
 SHOWN_SECONDS = 20.0
 

@@ -15,7 +15,7 @@ from sandbox_server import RunningSandbox, until
 
 from ivy_kernel.kernel.remote_comms import RemoteComms
 from ivy_kernel.models import Message
-from ivy_kernel.routes.agent import (
+from ivy_kernel.routes.events import (
     AgentLost,
     AgentOpened,
     Event,

@@ -1,4 +1,4 @@
-"""Who may ask, how often, and in which form errors come."""
+"""Access control: credentials, rate limit, and the form of errors."""
 
 from __future__ import annotations
 
@@ -266,7 +266,7 @@ def test_a_large_body_is_taken(server: RunningSandbox, chat: str) -> None:
 
 
 def test_an_unexpected_error_is_500_without_internals(server: RunningSandbox, chat: str) -> None:
-    """What nobody expected is JSON, and says nothing of paths or code."""
+    """An unexpected error is JSON, and says nothing of paths or code."""
     calls = server.root / ".state" / chat / "calls"
     calls.rmdir()
     status, _, body = server.call(

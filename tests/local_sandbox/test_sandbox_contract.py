@@ -88,7 +88,7 @@ def test_documented_routes_conform(
 def test_without_credentials_everything_is_401(
     case: schemathesis.Case, contract: tuple[RunningSandbox, requests.Session]
 ) -> None:
-    """Whatever is asked, nobody is let in without a token."""
+    """Every request without a token is refused."""
     server, session = contract
     case.headers, case.cookies = {}, {}
     response = case.call(base_url=server.url, session=session, auth=None)

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import ast
 import sys
-from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import ivy_kernel.local_sandbox
-from ivy_kernel.local_sandbox.config import Config, ConfigError, described
+from ivy_kernel.local_sandbox.config import (
+    Config,
+    ConfigError,
+    ResultShape,
+    RunnerName,
+    described,
+)
 from ivy_kernel.local_sandbox.environment import without_secrets
 from ivy_kernel.local_sandbox.handlers import json_bytes
-from ivy_kernel.local_sandbox.place import safe_name
+from ivy_kernel.local_sandbox.results import Run, shaped
 from ivy_kernel.local_sandbox.search import matches_glob
-from ivy_kernel.local_sandbox.simulation.result_shapes import CASES, FAMILIES, NESTINGS, Run, shaped
+from ivy_kernel.local_sandbox.simulation.result_shapes import CASES, NESTINGS, SHAPES
+from ivy_kernel.local_sandbox.simulation.runners import RUNNERS
+from ivy_kernel.local_sandbox.workspace import safe_name
 
 
 def test_it_imports_nothing_of_the_client() -> None:
@@ -43,9 +51,21 @@ def test_it_imports_nothing_of_the_client() -> None:
 def test_every_setting_has_a_check_and_a_meaning() -> None:
     """Each default passes its own check, and --help tells of each."""
     text = described()
-    for item in fields(Config):
-        assert item.metadata["check"](getattr(Config(), item.name)) == "", item.name
-        assert item.metadata["meaning"] in text
+    types = get_type_hints(Config, include_extras=True)
+    assert list(types) == list(Config.__struct_fields__)
+    for name, kind in types.items():
+        default = getattr(Config(), name)
+        assert msgspec.convert(default, kind) == default, name
+        assert getattr(Config().merged({name: default}), name) == default
+        meaning = kind.__metadata__[-1]
+        assert isinstance(meaning, str)
+        assert meaning in text
+
+
+def test_every_choice_of_shape_and_runner_is_there() -> None:
+    """The names that the settings allow are those that the simulation has."""
+    assert tuple(SHAPES) == get_args(ResultShape)
+    assert tuple(RUNNERS) == get_args(RunnerName)
 
 
 @pytest.mark.parametrize(
@@ -177,15 +197,15 @@ _outputs = st.lists(
 @given(
     _outputs,
     st.integers(min_value=0, max_value=2),
-    st.sampled_from(sorted(FAMILIES)),
+    st.sampled_from(sorted(SHAPES)),
     st.sampled_from(CASES),
     st.sampled_from(NESTINGS),
 )
-def test_any_run_can_be_told_in_any_family(
-    outputs: list[dict[str, Any]], exit_code: int, family: str, case: str, nesting: str
+def test_any_run_can_be_put_into_any_shape(
+    outputs: list[dict[str, Any]], exit_code: int, shape: str, case: str, nesting: str
 ) -> None:
-    """No combination of outputs, family, spelling and nesting fails, and all is JSON."""
-    json_bytes(shaped(Run(outputs, exit_code), family, case, nesting))
+    """No combination of outputs, shape, spelling and nesting fails, and all is JSON."""
+    json_bytes(shaped(Run(outputs, exit_code), shape, case, nesting))
 
 
 def test_what_json_cannot_say_becomes_null() -> None:

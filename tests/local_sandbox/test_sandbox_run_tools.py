@@ -392,13 +392,13 @@ def test_secrets_of_the_environment_are_not_passed_on() -> None:
             server.tool("c", "sandbox_exec", command="env")["stdout"],
             server.tool("c", "sandbox_notebook", code=dump)["outputs"][0]["text"],
         ]
-        keepers = [
+        reapers = [
             "\n".join(parent.environ().values())
             for pid in server.pids()
             if (parent := psutil.Process(pid).parent()) is not None
         ]
-        assert keepers
-        for text in [*texts, *keepers]:
+        assert reapers
+        for text in [*texts, *reapers]:
             assert "planted" not in text
             assert "stays" in text
 
@@ -432,7 +432,7 @@ def test_long_code_is_refused_when_limited(
 def test_killing_the_parent_of_everything_fails_the_sandbox(
     server: RunningSandbox, new_chat: Callable[[], str]
 ) -> None:
-    """A sandbox that killed its own keeper is reported as failed, and can be created again."""
+    """A sandbox that killed its own process reaper has failed, and can be created again."""
     chat = new_chat()
     server.ready(chat)
     path = f"/v1/sandbox/{chat}/tool/sandbox_exec"

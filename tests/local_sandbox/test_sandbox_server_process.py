@@ -17,6 +17,8 @@ import psutil
 import pytest
 from sandbox_server import REPOSITORY, RunningSandbox, running_sandbox, until
 
+from ivy_kernel.local_sandbox.tools import TOOLS
+
 _DAEMON = (
     "setsid env -i sh -c 'echo $$ > daemon.pid; cd /; while :; do sleep 0.05; done' "
     "> /dev/null 2>&1 &"
@@ -165,8 +167,74 @@ def test_help_says_that_it_is_no_security_boundary() -> None:
         check=True,
     )
     assert "NOT a security boundary" in done.stdout
-    for name in Config.__dataclass_fields__:
+    for name in Config.__struct_fields__:
         assert f"  {name} (default" in done.stdout
+
+
+_REPORTS_MODULES = """\
+import sys
+from ivy_kernel.local_sandbox.__main__ import main
+exit_code = main(sys.argv[1:])
+names = [name for name in sys.modules if name.startswith("ivy_kernel.local_sandbox.simulation")]
+print(sorted(name.rpartition(".")[2] for name in names))
+raise SystemExit(exit_code)
+"""
+
+
+def _simulation_loaded(tmp_path: Path, *arguments: str) -> str:
+    """The modules of the simulation that a server has loaded when it has used every tool."""
+    runtime_file = tmp_path / "r.json"
+    read_end, write_end = os.pipe()
+    process = subprocess.Popen(
+        [
+            # With a descriptor the command runs the server itself, and no supervisor around it.
+            *(sys.executable, "-c", _REPORTS_MODULES, f"--supervisor-descriptor={read_end}"),
+            *("--root", str(tmp_path / "root"), "--runtime-file", str(runtime_file), *arguments),
+        ],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        stdout=subprocess.PIPE,
+        pass_fds=[read_end],
+    )
+    os.close(read_end)
+    try:
+        about = until(lambda: _json(runtime_file), "the server listens")
+        server = RunningSandbox(
+            about["url"], about["token"], about["pid"], tmp_path / "root", runtime_file, process
+        )
+        server.ready("c")
+        for tool in TOOLS:
+            body = {"code": "1", "command": "true", "path": "", "pattern": "*", "content": ""}
+            status = server.call("POST", f"/v1/sandbox/c/tool/{tool}", body)[0]
+            assert status in (200, 400), tool
+        os.close(write_end)  # now it stops
+        report, _ = process.communicate(timeout=20)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    assert process.returncode == 0
+    return report.decode().splitlines()[-1]
+
+
+def test_a_plain_server_loads_no_simulation(tmp_path: Path) -> None:
+    """With default settings none of the test instruments is loaded, whatever tool is used."""
+    assert _simulation_loaded(tmp_path) == "[]"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "module"),
+    [
+        (["--control"], "control"),
+        (["--config", '{"result_family": "text"}'], "result_shapes"),
+        (["--config", '{"result_case": "camel"}'], "result_shapes"),
+        (["--config", '{"runner": "serial"}'], "runners"),
+    ],
+)
+def test_a_setting_loads_its_part_of_the_simulation(
+    tmp_path: Path, arguments: list[str], module: str
+) -> None:
+    """A setting that asks for a test instrument loads that one, and no other."""
+    assert _simulation_loaded(tmp_path, *arguments) == str([module, "simulation"])
 
 
 def test_two_servers_do_not_share_a_root(tmp_path: Path) -> None:
@@ -203,7 +271,7 @@ def test_files_outlive_the_server(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_every_process_is_gone_after_an_orderly_end(number: signal.Signals) -> None:
-    """Kernel, daemon and keeper end with the server, whose exit code is 0."""
+    """Kernel, daemon and process reaper end with the server, whose exit code is 0."""
     with running_sandbox() as server:
         pids = _fill_with_processes(server)
         server.process.send_signal(number)
@@ -268,7 +336,7 @@ def test_a_refused_request_does_not_keep_it_alive() -> None:
 
 
 def test_a_busy_process_keeps_it_alive() -> None:
-    """While a process of a sandbox computes, the server stays, although nobody asks."""
+    """While a process of a sandbox computes, the server stays, even without requests."""
     with running_sandbox(idle_exit_seconds=3.0) as server:
         server.ready("c")
         code = "import time; end = time.time() + 6\nwhile time.time() < end: pass"

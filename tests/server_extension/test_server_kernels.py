@@ -94,10 +94,10 @@ def test_a_notebook_is_shown_while_its_kernel_uses_the_sandbox(
         row["notebook_path"] = "folder/renamed.ipynb"
         events.until(lambda found: rows_of(found) == [row], "the new name was seen", 20)
 
-        notes = list((jupyter.home.runtime / "ivy-uses").iterdir())
-        assert len(notes) == 1
+        entries = list((jupyter.home.runtime / "ivy-uses").iterdir())
+        assert len(entries) == 1
         notebook.close()
-        assert not notes[0].exists()
+        assert not entries[0].exists()
         until(lambda: rows_of(events.sandboxes) == [], "the notebook went", 20)
 
 
@@ -122,10 +122,10 @@ def test_a_kernel_in_another_chat_has_a_sandbox_of_its_own(
 
 
 def test_kernels_of_other_servers_are_not_shown(jupyter: RunningJupyter, chat_id: str) -> None:
-    """A note of a living process whose kernel is not this server's changes nothing."""
+    """An entry of a living process whose kernel is not this server's changes nothing."""
     directory = jupyter.home.runtime / "ivy-uses"
     directory.mkdir(mode=0o700, exist_ok=True)
-    note = directory / f"{jupyter.process.pid}-1.json"
+    entry = directory / f"{jupyter.process.pid}-1.json"
     use = {
         "kernel_id": "a-kernel-of-another-server",
         "process_id": jupyter.process.pid,
@@ -134,10 +134,10 @@ def test_kernels_of_other_servers_are_not_shown(jupyter: RunningJupyter, chat_id
         "chat_id": chat_id,
         "campaign_id": "",
     }
-    note.touch(mode=0o600)
-    note.write_text(json.dumps(use))
+    entry.touch(mode=0o600)
+    entry.write_text(json.dumps(use))
     try:
         assert len(jupyter.sandboxes()) == 1
         assert rows_of(jupyter.sandboxes()) == []
     finally:
-        note.unlink()
+        entry.unlink()

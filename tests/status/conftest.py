@@ -18,13 +18,13 @@ def time() -> FakeTime:
 
 @pytest.fixture
 def api(time: FakeTime) -> FakeApi:
-    """What the monitor asks."""
+    """The API that the monitor polls."""
     return FakeApi(time)
 
 
 @pytest.fixture
 async def monitor(time: FakeTime, api: FakeApi) -> AsyncIterator[Monitor]:
-    """A monitor with the normal pace and no luck in its jitter."""
+    """A monitor with the normal intervals and no luck in its jitter."""
     made = Monitor(api.fetch, clock=time.clock, sleep=time.sleep, random=lambda: 1.0)
     yield made
     await made.aclose()

@@ -1,4 +1,4 @@
-"""Whether a refused key has been replaced, told from what stands for it."""
+"""Whether a refused key has been replaced, judged by its fingerprint."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ REFUSED = CredentialsError("No.", status_code=401)
 
 
 class Key:
-    """What stands for the key in use, which may be unreadable."""
+    """The fingerprint of the key in use, which may be unreadable."""
 
     def __init__(self) -> None:
         self.value: object = "first"
@@ -33,7 +33,7 @@ def key() -> Key:
 def test_a_refused_key_has_changed_when_another_is_in_use(key: Key) -> None:
     """Not before, and not for as long as the same one is set."""
     check = KeyCheck(key)
-    check.failed(REFUSED, check.sending())
+    check.failed(REFUSED, check.fingerprint())
     assert not check.has_changed
     key.value = "second"
     assert check.has_changed
@@ -42,7 +42,7 @@ def test_a_refused_key_has_changed_when_another_is_in_use(key: Key) -> None:
 def test_a_key_replaced_while_the_request_ran_has_changed(key: Key) -> None:
     """The refusal is for what was sent, not for what is set when it arrives."""
     check = KeyCheck(key)
-    sent = check.sending()
+    sent = check.fingerprint()
     key.value = "second"
     check.failed(REFUSED, sent)
     assert check.has_changed
@@ -52,11 +52,11 @@ def test_a_key_replaced_while_the_request_ran_has_changed(key: Key) -> None:
 def test_a_changed_key_that_nobody_refuses_is_no_reason(key: Key, error: Exception | None) -> None:
     """After an answer, or an error that no key would cure, a change calls for no haste."""
     check = KeyCheck(key)
-    check.failed(REFUSED, check.sending())
+    check.failed(REFUSED, check.fingerprint())
     if error is None:
         check.answered()
     else:
-        check.failed(error, check.sending())
+        check.failed(error, check.fingerprint())
     key.value = "second"
     assert not check.has_changed
 
@@ -66,7 +66,7 @@ def test_a_key_that_cannot_be_read_counts_as_unchanged(
 ) -> None:
     """Only the kind of the error is logged: what raised it handles credentials."""
     check = KeyCheck(key)
-    check.failed(REFUSED, check.sending())
+    check.failed(REFUSED, check.fingerprint())
     key.error = OSError("ivy_secret")
     assert not check.has_changed
     assert "OSError" in caplog.text
@@ -74,7 +74,7 @@ def test_a_key_that_cannot_be_read_counts_as_unchanged(
 
 
 def test_without_a_way_to_tell_no_key_ever_changes() -> None:
-    """Then only a poke says so."""
+    """Then only ``refresh_soon`` makes a new key be tried."""
     check = KeyCheck(None)
-    check.failed(REFUSED, check.sending())
+    check.failed(REFUSED, check.fingerprint())
     assert not check.has_changed

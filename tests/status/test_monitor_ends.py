@@ -9,7 +9,7 @@ import pytest
 from fake_time import FakeApi, FakeTime
 
 from ivy_kernel.errors import CredentialsError
-from ivy_kernel.status import Monitor, Reading, close_monitors, monitor_for
+from ivy_kernel.status import Monitor, StatusReading, monitor_for
 
 
 async def test_a_closed_monitor_is_silent_and_frees_who_waits(
@@ -17,7 +17,7 @@ async def test_a_closed_monitor_is_silent_and_frees_who_waits(
 ) -> None:
     """Closing cancels the request, releases refreshes with what is known, refuses newcomers."""
     api.takes_seconds = 5
-    told: list[Reading] = []
+    told: list[StatusReading] = []
     monitor.watch(told.append)
     first = asyncio.ensure_future(monitor.refresh())
     await time.advance(1)
@@ -33,7 +33,7 @@ async def test_a_closed_monitor_is_silent_and_frees_who_waits(
         monitor.watch(told.append)
     with pytest.raises(RuntimeError, match="closed"):
         await monitor.refresh()
-    monitor.poke()
+    monitor.refresh_soon()
     monitor.accept(api.status())
     assert told == []
 
@@ -41,12 +41,12 @@ async def test_a_closed_monitor_is_silent_and_frees_who_waits(
 async def test_the_plain_methods_may_be_called_from_another_thread(
     monitor: Monitor, api: FakeApi, time: FakeTime
 ) -> None:
-    """A magic that blocks its own thread can watch, poke and close; callbacks run on the loop."""
+    """A magic that blocks its own thread can watch, refresh, close; callbacks run on the loop."""
     threads: set[int] = set()
 
     def in_thread() -> None:
         watch = monitor.watch(lambda reading: threads.add(threading.get_ident()))
-        monitor.poke()
+        monitor.refresh_soon()
         watches.append(watch)
 
     watches: list[object] = []
@@ -74,8 +74,8 @@ async def test_all_in_a_process_share_one_monitor_for_a_sandbox(
     await one.aclose()
     again = monitor_for(("https://example.org", "chat-1"), make)
     assert again is not one
-    await close_monitors()
-    assert (again.closed, other.closed) == (True, True)
+    await again.aclose()
+    await other.aclose()
 
 
 def test_a_monitor_of_a_loop_that_has_ended_is_replaced() -> None:
@@ -89,11 +89,11 @@ def test_a_monitor_of_a_loop_that_has_ended_is_replaced() -> None:
 
     async def get_and_close() -> Monitor:
         monitor = await get()
-        await close_monitors()
+        await monitor.aclose()
         return monitor
 
     first = asyncio.run(get())
     assert first.closed
-    first.poke()
+    first.refresh_soon()
     second = asyncio.run(get_and_close())
     assert second is not first

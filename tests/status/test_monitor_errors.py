@@ -23,7 +23,7 @@ from ivy_kernel.errors import (
     NotSentError,
     RateLimitedError,
 )
-from ivy_kernel.status import Monitor, Pace, Reading
+from ivy_kernel.status import Monitor, PollIntervals, StatusReading
 
 
 def refused(message: str = "IVY_API_KEY is not accepted; set another.") -> CredentialsError:
@@ -35,7 +35,7 @@ async def test_the_last_good_status_is_kept_and_called_stale(
     monitor: Monitor, api: FakeApi, time: FakeTime
 ) -> None:
     """During an outage the old status stays, with the error's sentence as the reason."""
-    readings: list[Reading] = []
+    readings: list[StatusReading] = []
     monitor.watch(readings.append)
     await time.advance(1)
     api.error = NotSentError("The platform at https://x cannot be reached;\n check the network.")
@@ -62,7 +62,7 @@ async def test_an_error_before_the_first_status_is_told(
         "The status of the sandbox has not been read yet."
     )
     api.error = MissingSettingError("IVY_CHAT_ID is not set.", setting="chat_id")
-    readings: list[Reading] = []
+    readings: list[StatusReading] = []
     monitor.watch(readings.append)
     await time.advance(1)
     shown = readings[0].to_json(time.now)
@@ -143,7 +143,7 @@ async def test_a_changed_key_is_tried_within_seconds(api: FakeApi, time: FakeTim
     key = ["wrong"]
     monitor = Monitor(
         api.fetch,
-        key_token=lambda: hash(key[0]),
+        key_fingerprint=lambda: hash(key[0]),
         clock=time.clock,
         sleep=time.sleep,
     )
@@ -163,7 +163,9 @@ async def test_a_key_changed_during_a_refused_request_is_tried_too(
 ) -> None:
     """The 401 was for the key that was sent, not for the one that is set when it arrives."""
     key = ["wrong"]
-    monitor = Monitor(api.fetch, key_token=lambda: hash(key[0]), clock=time.clock, sleep=time.sleep)
+    monitor = Monitor(
+        api.fetch, key_fingerprint=lambda: hash(key[0]), clock=time.clock, sleep=time.sleep
+    )
     api.error, api.takes_seconds = refused(), 2
     monitor.watch(lambda reading: None)
     await time.advance(1)
@@ -181,7 +183,7 @@ async def test_a_key_that_cannot_be_read_does_not_end_the_polling(
     def unreadable() -> object:
         raise OSError("ivy_secret")
 
-    monitor = Monitor(api.fetch, key_token=unreadable, clock=time.clock, sleep=time.sleep)
+    monitor = Monitor(api.fetch, key_fingerprint=unreadable, clock=time.clock, sleep=time.sleep)
     api.error = refused()
     monitor.watch(lambda reading: None)
     await time.advance(130)
@@ -190,7 +192,7 @@ async def test_a_key_that_cannot_be_read_does_not_end_the_polling(
     await monitor.aclose()
 
 
-async def test_a_poke_tries_a_new_key_at_once(
+async def test_refresh_soon_tries_a_new_key_at_once(
     monitor: Monitor, api: FakeApi, time: FakeTime
 ) -> None:
     """Setting a key and pressing refresh does not wait for the slow interval."""
@@ -198,7 +200,7 @@ async def test_a_poke_tries_a_new_key_at_once(
     monitor.watch(lambda reading: None)
     await time.advance(5)
     api.error = None
-    monitor.poke()
+    monitor.refresh_soon()
     await time.settle()
     assert monitor.reading.error is None
 
@@ -207,13 +209,13 @@ async def test_a_poke_tries_a_new_key_at_once(
 async def test_retry_after_is_honoured_and_cannot_be_broken(
     monitor: Monitor, api: FakeApi, time: FakeTime, kind: type[RateLimitedError]
 ) -> None:
-    """Neither pokes nor refreshes nor new watchers ask before the server allows it."""
+    """Nothing makes it ask before the server allows it: no refresh, soon or now, no watcher."""
     api.error = kind("Too many requests.", status_code=429, retry_after_seconds=100)
     monitor.watch(lambda reading: None)
     await time.settle()
     api.error = None
     for _ in range(99):
-        monitor.poke()
+        monitor.refresh_soon()
         monitor.watch(lambda reading: None)
         reading = await asyncio.wait_for(monitor.refresh(), 5)
         assert isinstance(reading.error, kind)
@@ -223,7 +225,7 @@ async def test_retry_after_is_honoured_and_cannot_be_broken(
     assert api.times() == [0, 100]
 
 
-async def test_without_a_poke_retry_after_is_spread(
+async def test_without_refresh_soon_retry_after_is_spread(
     monitor: Monitor, api: FakeApi, time: FakeTime
 ) -> None:
     """Clients that were told the same come back up to a tenth later, never sooner."""
@@ -277,7 +279,7 @@ async def test_a_retry_after_of_another_request_holds_the_monitor_off(
     monitor.hold_off(50)
     reading = await asyncio.wait_for(waiting, 5)
     assert reading.status is not None
-    monitor.poke()
+    monitor.refresh_soon()
     await time.advance(49)
     assert api.times() == [0]
     await time.advance(2)
@@ -299,10 +301,10 @@ async def test_a_refresh_behind_a_request_that_is_told_to_wait_is_released(
 
 
 @pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf")])
-def test_a_pace_without_a_wait_is_refused(value: float) -> None:
-    """A pace that would ask without end, or never, cannot be made."""
+def test_an_interval_without_a_wait_is_refused(value: float) -> None:
+    """An interval that would ask without end, or never, cannot be made."""
     with pytest.raises(ValueError, match="least_gap_seconds must be a positive number"):
-        Pace(least_gap_seconds=value)
+        PollIntervals(least_gap_seconds=value)
 
 
 answers = st.sampled_from(
@@ -320,7 +322,7 @@ answers = st.sampled_from(
         ValueError("a bug"),
     ]
 )
-acts = st.sampled_from(["wait", "poke", "watch", "unwatch", "refresh", "suspend", "accept"])
+acts = st.sampled_from(["wait", "refresh_soon", "watch", "unwatch", "refresh", "suspend", "accept"])
 
 
 @settings(
@@ -359,8 +361,8 @@ def test_no_sequence_of_events_causes_a_burst(
         for answer, act, seconds in steps:
             api.error = answer if isinstance(answer, Exception) else None
             api.state = answer if isinstance(answer, str) else api.state  # type: ignore[assignment]  # a State
-            if act == "poke":
-                monitor.poke()
+            if act == "refresh_soon":
+                monitor.refresh_soon()
             elif act == "watch":
                 watches.append(monitor.watch(lambda reading: None))
             elif act == "unwatch" and watches:

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from fake_time import EPOCH, FakeApi, FakeTime
 
-from ivy_kernel.status import Monitor, Pace, Reading, State
+from ivy_kernel.status import Monitor, PollIntervals, State, StatusReading
 
 
 @pytest.mark.parametrize(
@@ -40,9 +40,9 @@ async def test_fifty_watchers_cause_one_request_an_interval(
     monitor: Monitor, api: FakeApi, time: FakeTime
 ) -> None:
     """However many watch, and whenever they come, the API is asked as for one."""
-    told: list[list[Reading]] = []
+    told: list[list[StatusReading]] = []
     for _ in range(50):
-        readings: list[Reading] = []
+        readings: list[StatusReading] = []
         told.append(readings)
         monitor.watch(readings.append)
         await time.advance(0.5)
@@ -118,13 +118,13 @@ async def test_an_answer_that_was_slept_through_is_asked_for_again(
 
 async def test_in_real_time_fifty_watchers_share_the_requests(api: FakeApi) -> None:
     """With the real clock and the real sleep: one request an interval, and all hear the news."""
-    pace = Pace(changing_seconds=0.02, least_gap_seconds=0.01)
-    monitor = Monitor(api.fetch, pace=pace)
+    intervals = PollIntervals(changing_seconds=0.02, least_gap_seconds=0.01)
+    monitor = Monitor(api.fetch, intervals=intervals)
     api.state = "provisioning"
     told: list[str] = []
     ready = asyncio.Event()
 
-    def tell(reading: Reading) -> None:
+    def tell(reading: StatusReading) -> None:
         told.append(reading.status.state if reading.status else "")
         if told[-1] == "active":
             ready.set()

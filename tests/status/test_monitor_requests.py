@@ -20,7 +20,7 @@ async def test_only_one_request_is_under_way(
     for _ in range(5):
         monitor.watch(lambda reading: None)
     for _ in range(50):
-        monitor.poke()
+        monitor.refresh_soon()
         await time.advance(1)
     assert api.most_in_flight == 1
     assert api.times() == [0, 21, 42]

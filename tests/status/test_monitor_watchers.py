@@ -10,7 +10,7 @@ import pytest
 from fake_time import EPOCH, FakeApi, FakeTime
 
 from ivy_kernel.errors import NotSentError
-from ivy_kernel.status import Monitor, Reading
+from ivy_kernel.status import Monitor, StatusReading
 
 
 async def test_a_watcher_that_comes_back_late_is_told_something_fresh(
@@ -47,7 +47,7 @@ async def test_a_newcomer_is_not_told_the_same_twice(
 ) -> None:
     """News in the moment of coming is told once."""
     await monitor.refresh()
-    readings: list[Reading] = []
+    readings: list[StatusReading] = []
     monitor.watch(readings.append)
     await asyncio.sleep(0)
     readings.clear()
@@ -63,7 +63,7 @@ async def test_watchers_are_told_only_what_is_new(
 ) -> None:
     """The same answer again is no news; a change is told once; the newest reading is kept."""
     api.fields = {"expires_at": EPOCH + timedelta(seconds=9000)}
-    readings: list[Reading] = []
+    readings: list[StatusReading] = []
     monitor.watch(readings.append)
     await time.advance(150)
     assert len(readings) == 1
@@ -80,7 +80,7 @@ async def test_an_eta_that_falls_as_expected_is_no_news(
     """Watchers count down by themselves; only a new estimate is told."""
     api.state = "provisioning"
     start = time.now
-    readings: list[Reading] = []
+    readings: list[StatusReading] = []
 
     def estimate(seconds: float) -> None:
         api.fields = {"eta_seconds": round(start + seconds - time.now)}
@@ -99,7 +99,7 @@ async def test_a_server_clock_that_steps_is_news(
 ) -> None:
     """When the same deadline is suddenly nearer, whoever counts down must know."""
     api.fields = {"expires_at": EPOCH + timedelta(seconds=time.now + 5000)}
-    readings: list[Reading] = []
+    readings: list[StatusReading] = []
     monitor.watch(readings.append)
     await time.advance(20)
     api.server_clock_ahead_seconds = 600
@@ -125,10 +125,10 @@ async def test_a_callback_that_raises_does_not_stop_the_others(
 ) -> None:
     """It is logged, the others hear, and polling goes on."""
 
-    def broken(reading: Reading) -> None:
+    def broken(reading: StatusReading) -> None:
         raise ValueError("a bug in a panel")
 
-    readings: list[Reading] = []
+    readings: list[StatusReading] = []
     monitor.watch(broken)
     monitor.watch(readings.append)
     with caplog.at_level(logging.ERROR):
@@ -144,7 +144,7 @@ async def test_a_watch_closed_by_another_callback_is_not_told(
     """Closed means closed, in the middle of a round of news too."""
     told: list[str] = []
 
-    def close_the_second(reading: Reading) -> None:
+    def close_the_second(reading: StatusReading) -> None:
         told.append("first")
         second.close()
 
@@ -153,32 +153,3 @@ async def test_a_watch_closed_by_another_callback_is_not_told(
     await time.advance(1)
     assert told == ["first"]
     first.close()
-
-
-async def test_readings_can_be_iterated_until_the_end(
-    monitor: Monitor, api: FakeApi, time: FakeTime
-) -> None:
-    """The iterator gives what a watcher is told, and ends with the monitor."""
-
-    async def follow() -> list[str]:
-        return [reading.to_json(time.now)["state"] async for reading in monitor.readings()]
-
-    following = asyncio.ensure_future(follow())
-    await time.advance(1)
-    api.state = "hibernated"
-    await time.advance(20)
-    await monitor.aclose()
-    assert await asyncio.wait_for(following, 5) == ["active", "hibernated"]
-
-
-async def test_leaving_the_iteration_ends_the_polling(
-    monitor: Monitor, api: FakeApi, time: FakeTime
-) -> None:
-    """A broken-off loop is no watcher any more."""
-    stream = monitor.readings()
-    waiting = asyncio.ensure_future(anext(stream))
-    await time.advance(1)
-    assert waiting.done()
-    await stream.aclose()
-    await time.advance(200)
-    assert len(api.asked_at) == 1

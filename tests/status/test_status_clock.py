@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from ivy_kernel.status import Exchange, monotonic_seconds, parse_http_date, parse_retry_after
+from ivy_kernel.status import RequestTiming, monotonic_seconds, parse_http_date, parse_retry_after
 from ivy_kernel.status.clock import choose_clock
 
 DATE = datetime(2026, 11, 29, 12, 0, 0, tzinfo=timezone.utc)
@@ -57,11 +57,11 @@ def test_a_clock_that_the_system_refuses_is_not_used(monkeypatch: pytest.MonkeyP
     assert choose_clock("linux") is time.monotonic
 
 
-def test_an_exchange_knows_its_middle_and_how_sure_it_is() -> None:
+def test_a_request_timing_knows_its_middle_and_how_sure_it_is() -> None:
     """The server looked at its clock in the middle, give or take half the request."""
-    exchange = Exchange(10.0, 14.0)
-    assert (exchange.middle_monotonic, exchange.uncertainty_seconds) == (12.0, 2.0)
-    assert exchange.server_time is None
+    timing = RequestTiming(10.0, 14.0)
+    assert (timing.middle_monotonic, timing.uncertainty_seconds) == (12.0, 2.0)
+    assert timing.server_time is None
 
 
 @pytest.mark.parametrize(
@@ -74,14 +74,14 @@ def test_an_exchange_knows_its_middle_and_how_sure_it_is() -> None:
 )
 def test_a_server_date_is_taken_half_a_second_later_in_utc(date: datetime) -> None:
     """The header is cut to whole seconds; the middle of that second is the best guess."""
-    server_time = Exchange(0.0, 0.0, date).server_time
+    server_time = RequestTiming(0.0, 0.0, date).server_time
     assert server_time == DATE + timedelta(seconds=0.5)
     assert server_time.tzinfo is timezone.utc
 
 
 def test_a_server_date_at_the_end_of_the_calendar_is_none() -> None:
     """A date that cannot be reckoned with does not raise."""
-    assert Exchange(0.0, 0.0, datetime.max).server_time is None
+    assert RequestTiming(0.0, 0.0, datetime.max).server_time is None
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import ivy_kernel.status
 from ivy_kernel.status import (
-    Exchange,
+    RequestTiming,
     SandboxStatus,
     State,
     parse_ivy_create,
@@ -83,8 +83,8 @@ recoup_bodies = st.fixed_dictionaries(
         ),
     },
 )
-exchanges = st.builds(
-    lambda sent, took, date: Exchange(sent, sent + took, date),
+timings = st.builds(
+    lambda sent, took, date: RequestTiming(sent, sent + took, date),
     st.floats(0, 1e9),
     st.floats(0, 1e5),
     st.none() | st.datetimes() | st.datetimes(timezones=st.just(timezone.utc)),
@@ -115,7 +115,6 @@ CANONICAL: dict[str, tuple[type, ...]] = {
     "hibernates_in_ms": (int, NONE),
     "expires_in_ms": (int, NONE),
     "resumable": (bool, NONE),
-    "lifecycle_version": (int, NONE),
     "error": (str, NONE),
     "dialect": (str,),
     "age_ms": (int,),
@@ -125,26 +124,24 @@ CANONICAL: dict[str, tuple[type, ...]] = {
 
 
 @PATIENTLY
-@given(
-    found=ivy_bodies, exchange=exchanges, later=st.floats(0, 1e6), code=st.sampled_from([200, 202])
-)
+@given(found=ivy_bodies, timing=timings, later=st.floats(0, 1e6), code=st.sampled_from([200, 202]))
 def test_any_ivy_object_becomes_a_canonical_status(
-    found: dict[str, object], exchange: Exchange, later: float, code: int
+    found: dict[str, object], timing: RequestTiming, later: float, code: int
 ) -> None:
     """No value of any field raises, in the parser or in the JSON made of it."""
-    now = exchange.received_monotonic + later
-    assert_is_canonical(parse_ivy_status(found, exchange), now)
-    assert_is_canonical(parse_ivy_create(found, code, exchange), now)
+    now = timing.received_monotonic + later
+    assert_is_canonical(parse_ivy_status(found, timing), now)
+    assert_is_canonical(parse_ivy_create(found, code, timing), now)
 
 
 @PATIENTLY
-@given(found=recoup_bodies, exchange=exchanges, later=st.floats(0, 1e6))
+@given(found=recoup_bodies, timing=timings, later=st.floats(0, 1e6))
 def test_any_recoup_object_becomes_a_canonical_status(
-    found: dict[str, object], exchange: Exchange, later: float
+    found: dict[str, object], timing: RequestTiming, later: float
 ) -> None:
     """No value of any field raises, in the parser or in the JSON made of it."""
-    now = exchange.received_monotonic + later
-    assert_is_canonical(parse_recoup_status(found, exchange), now)
+    now = timing.received_monotonic + later
+    assert_is_canonical(parse_recoup_status(found, timing), now)
 
 
 class World:
@@ -186,8 +183,8 @@ def test_a_countdown_agrees_with_the_server_to_half_the_request(
             "sandboxExpiresAt": world.server_ms(out + expires_in),
         },
     }
-    exchange = Exchange(world.monotonic(0), world.monotonic(out + back))
-    status = parse_recoup_status(found, exchange)
+    timing = RequestTiming(world.monotonic(0), world.monotonic(out + back))
+    status = parse_recoup_status(found, timing)
     true_now = out + back + later
     shown = status.remaining_seconds("expiry", world.monotonic(true_now))
     truth = max(0.0, out + expires_in - true_now)
@@ -212,7 +209,7 @@ def test_uptime_by_the_date_header_is_right_to_half_a_second(
     date = epoch + timedelta(seconds=server_ms // 1000)
     found = {"status": "active", "createdAt": server_ms - round(age * 1000)}
     moment = world.monotonic(fraction)
-    status = parse_ivy_status(found, Exchange(moment, moment, date))
+    status = parse_ivy_status(found, RequestTiming(moment, moment, date))
     shown = status.uptime_seconds(moment + later)
     assert shown is not None
     assert abs(shown - (age + later)) <= 0.502 + 1e-6
@@ -257,7 +254,7 @@ def test_a_moment_before_the_answer_adds_no_time() -> None:
         "status": "active",
         "lifecycle": {"serverTime": NOW_MS, "state": "active", "sandboxExpiresAt": NOW_MS + 5000},
     }
-    status = parse_recoup_status(found, Exchange(100.0, 100.0))
+    status = parse_recoup_status(found, RequestTiming(100.0, 100.0))
     assert status.remaining_seconds("expiry", 50.0) == 5
     assert status.to_json(50.0)["age_ms"] == 0
 
@@ -268,7 +265,7 @@ def test_a_sleep_of_the_machine_counts() -> None:
         "status": "active",
         "lifecycle": {"serverTime": NOW_MS, "state": "active", "sandboxExpiresAt": NOW_MS + 10**6},
     }
-    status = parse_recoup_status(found, Exchange(100.0, 100.0))
+    status = parse_recoup_status(found, RequestTiming(100.0, 100.0))
     assert status.to_json(100.0 + 8 * 3600)["state"] == "expired"
 
 

@@ -5,9 +5,15 @@ from __future__ import annotations
 import pytest
 
 from ivy_kernel.errors import IvyError, NotSentError, RateLimitedError
-from ivy_kernel.status import Exchange, Pace, Reading, describe_error, parse_ivy_status
+from ivy_kernel.status import (
+    PollIntervals,
+    RequestTiming,
+    StatusReading,
+    describe_error,
+    parse_ivy_status,
+)
 
-STATUS = parse_ivy_status({"status": "active"}, Exchange(0.0, 0.0))
+STATUS = parse_ivy_status({"status": "active"}, RequestTiming(0.0, 0.0))
 
 
 @pytest.mark.parametrize(
@@ -22,20 +28,20 @@ STATUS = parse_ivy_status({"status": "active"}, Exchange(0.0, 0.0))
 )
 def test_the_age_of_a_stale_status_is_told_in_words(age_seconds: float, words: str) -> None:
     """One rounded number with its unit, in the singular where it is one."""
-    reason = Reading(STATUS, stale_after_seconds=10).stale_reason(age_seconds)
+    reason = StatusReading(STATUS, stale_after_seconds=10).stale_reason(age_seconds)
     assert reason == f"The status is {words} old; no newer answer has come since."
 
 
 def test_a_young_status_is_not_stale() -> None:
     """Up to the limit the status is the present one."""
-    reading = Reading(STATUS, stale_after_seconds=10)
+    reading = StatusReading(STATUS, stale_after_seconds=10)
     assert reading.stale_reason(10) is None
     assert reading.to_json(10)["stale"] is False
 
 
 def test_an_error_goes_before_the_age() -> None:
     """Why there is no newer answer says more than how old the last one is."""
-    reading = Reading(STATUS, NotSentError("No network."), stale_after_seconds=10)
+    reading = StatusReading(STATUS, NotSentError("No network."), stale_after_seconds=10)
     assert reading.stale_reason(500) == "No network."
 
 
@@ -61,17 +67,17 @@ def test_a_very_long_error_is_cut() -> None:
 @pytest.mark.parametrize(("luck", "delay"), [(0.0, 30), (0.5, 45), (1.0, 60)])
 def test_many_failures_never_exceed_the_cap(failures: int, luck: float, delay: float) -> None:
     """However long an outage lasts, the wait is between half of the cap and the cap, by chance."""
-    assert Pace().after_error(NotSentError("x"), failures, lambda: luck) == delay
+    assert PollIntervals().after_error(NotSentError("x"), failures, lambda: luck) == delay
 
 
 def test_no_error_is_asked_for_sooner_than_the_least_gap() -> None:
     """A backoff that begins low does not undercut the gap between two requests."""
-    pace = Pace(least_gap_seconds=5, first_backoff_seconds=0.1)
-    assert pace.after_error(NotSentError("x"), 1, lambda: 0.0) == 5
+    intervals = PollIntervals(least_gap_seconds=5, first_backoff_seconds=0.1)
+    assert intervals.after_error(NotSentError("x"), 1, lambda: 0.0) == 5
 
 
 @pytest.mark.parametrize("luck", [0.0, 0.5, 1.0])
 def test_the_wait_is_never_shorter_than_retry_after(luck: float) -> None:
     """Jitter is only ever added to what the server asked for."""
     error = RateLimitedError("x", status_code=429, retry_after_seconds=40)
-    assert 40 <= Pace().after_error(error, 1, lambda: luck) <= 44
+    assert 40 <= PollIntervals().after_error(error, 1, lambda: luck) <= 44

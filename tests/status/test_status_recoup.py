@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from ivy_kernel.errors import AnswerError
-from ivy_kernel.status import Exchange, SandboxStatus, parse_recoup_status
+from ivy_kernel.status import RequestTiming, SandboxStatus, parse_recoup_status
 
-EXCHANGE = Exchange(sent_monotonic=100.0, received_monotonic=100.0)
+TIMING = RequestTiming(sent_monotonic=100.0, received_monotonic=100.0)
 SERVER_MS = 1_796_000_000_000
 SERVER = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(milliseconds=SERVER_MS)
 
@@ -44,9 +44,9 @@ def body(
     }
 
 
-def parse(found: object, exchange: Exchange = EXCHANGE) -> SandboxStatus:
+def parse(found: object, timing: RequestTiming = TIMING) -> SandboxStatus:
     """The status in an answer."""
-    return parse_recoup_status(found, exchange)
+    return parse_recoup_status(found, timing)
 
 
 def test_a_whole_answer_becomes_the_canonical_json() -> None:
@@ -63,7 +63,6 @@ def test_a_whole_answer_becomes_the_canonical_json() -> None:
         "hibernates_in_ms": 240_000,
         "expires_in_ms": 1_500_000,
         "resumable": False,
-        "lifecycle_version": 7,
         "error": None,
         "dialect": "recoup",
         "age_ms": 0,
@@ -163,22 +162,6 @@ def test_a_snapshot_that_is_no_flag_is_unknown(value: object) -> None:
     assert parse(body() | {"hasSnapshot": value}).resumable is None
 
 
-@pytest.mark.parametrize(
-    ("value", "version"), [(0, 0), (7, 7), (7.0, 7), ("7", 7), (2**63 - 1, 2**63 - 1)]
-)
-def test_a_lifecycle_version_is_read(value: object, version: int) -> None:
-    """The concurrency token is a whole number."""
-    assert parse(body() | {"lifecycleVersion": value}).lifecycle_version == version
-
-
-@pytest.mark.parametrize(
-    "value", [None, -1, 7.5, 2**63, 10**400, True, "v7", "7.0", float("nan"), float("inf"), [], {}]
-)
-def test_a_lifecycle_version_that_is_none_is_none(value: object) -> None:
-    """What is no whole number from zero up is no version."""
-    assert parse(body() | {"lifecycleVersion": value}).lifecycle_version is None
-
-
 TIMES = ["lastActivityAt", "hibernateAfter", "sandboxExpiresAt"]
 FIELD_OF = {
     "serverTime": "server_time",
@@ -227,15 +210,15 @@ def test_without_any_server_clock_nothing_is_counted_down() -> None:
 
 def test_the_date_header_stands_in_for_a_missing_server_time() -> None:
     """The header is the same server's clock, if only to half a second."""
-    exchange = Exchange(100.0, 100.0, server_date=SERVER)
-    shown = parse(body(serverTime=None), exchange).to_json(100.0)
+    timing = RequestTiming(100.0, 100.0, server_date=SERVER)
+    shown = parse(body(serverTime=None), timing).to_json(100.0)
     assert shown["expires_in_ms"] == 1_499_500
 
 
 def test_the_server_time_wins_over_the_date_header() -> None:
     """The body's own time is the exact one."""
-    exchange = Exchange(100.0, 100.0, server_date=SERVER + timedelta(hours=1))
-    assert parse(body(), exchange).to_json(100.0)["expires_in_ms"] == 1_500_000
+    timing = RequestTiming(100.0, 100.0, server_date=SERVER + timedelta(hours=1))
+    assert parse(body(), timing).to_json(100.0)["expires_in_ms"] == 1_500_000
 
 
 def test_null_deadlines_after_hibernation_are_not_counted() -> None:

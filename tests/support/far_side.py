@@ -21,7 +21,9 @@ from waiting import eventually
 
 from ivy_kernel.errors import CredentialsError, NotReadyError
 from ivy_kernel.models import Cell, Message, Outcome
-from ivy_kernel.routes.agent import AgentRoute, Event
+from ivy_kernel.routes.agent.options import AgentOptions
+from ivy_kernel.routes.agent.route import AgentRoute
+from ivy_kernel.routes.events import Event
 
 
 class BareRunner:
@@ -217,25 +219,42 @@ def text_of(messages: Sequence[Message]) -> str:
     return "".join(m.content["text"] for m in messages if m.msg_type == "stream")
 
 
+@dataclass
+class Listener:
+    """Keeps what a route reports; the sandbox never ends under a cell.
+
+    Parameters
+    ----------
+    on_background, on_event
+        Take messages and events.
+    """
+
+    on_background: Callable[[Message], None]
+    on_event: Callable[[Event], None]
+
+    async def sandbox_end(self) -> str:
+        """Called by the route for a cell whose end it does not know."""
+        return ""
+
+
 @contextlib.asynccontextmanager
 async def route_over(tools: Any, directory: Path | str, **options: Any) -> AsyncIterator[Far]:
     """A route whose agent lives in a directory; both are gone afterwards."""
     background: list[Message] = []
     events: list[Event] = []
-    options.setdefault("session_key", secrets.token_hex(4))
+    session_key = options.pop("session_key", secrets.token_hex(4))
+    if directory:
+        options["directories"] = (str(directory),)
+    listener = Listener(background.append, events.append)
     route = AgentRoute(
-        tools,
-        directories=(str(directory),) if directory else (),
-        on_background=background.append,
-        on_event=events.append,
-        **options,
+        tools, session_key=session_key, listener=listener, options=AgentOptions(**options)
     )
     try:
         yield Far(route, tools, background, events)
     finally:
         if isinstance(tools, Gate):
             tools.refusal = None
-        await route.shutdown()
+        await route.close(keep=False)
         await tools.aclose()
 
 

@@ -172,7 +172,7 @@ def running_sandbox(
     python: str = sys.executable,
     **settings: Any,
 ) -> Iterator[RunningSandbox]:
-    """A server for the time of the ``with`` block, on a free port, in a directory of its own.
+    """Runs a server for the time of the ``with`` block, on a free port, in a directory of its own.
 
     Parameters
     ----------

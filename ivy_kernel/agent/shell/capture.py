@@ -1,4 +1,4 @@
-"""stdout and stderr: of Python by replacing ``sys.stdout``, of child processes by their pipes."""
+"""stdout and stderr: of Python by replacing ``sys.stdout``, of child processes by pipes."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ import threading
 import time
 from collections.abc import Iterable
 
-from .wiring import Wiring
+from .agent_socket import AgentSocket
 
 FLUSH_SECONDS = 0.03
 FLUSH_CHARS = 1 << 18
 SETTLE_SECONDS = 0.5
+"""A child process that goes on printing must not keep its cell from ending."""
 
 
 class TextStream(io.TextIOBase):
     """A ``sys.stdout`` whose text becomes ``stream`` messages, a few dozen a second at most."""
 
-    def __init__(self, name: str, descriptor: int, wiring: Wiring) -> None:
+    def __init__(self, name: str, descriptor: int, agent: AgentSocket) -> None:
         self.name = name
         self._descriptor = descriptor
-        self._wiring = wiring
+        self._agent = agent
         self._parts: list[str] = []
         self._size_chars = 0
         self._lock = threading.RLock()
@@ -36,7 +37,7 @@ class TextStream(io.TextIOBase):
     errors = "replace"
 
     def write(self, text: str) -> int:
-        """Take some text; it is sent soon."""
+        """Buffer some text; it is sent soon."""
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
         with self._lock:
@@ -47,7 +48,7 @@ class TextStream(io.TextIOBase):
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:  # type: ignore[override]  # text, not bytes
-        """Take several pieces of text."""
+        """Buffer several pieces of text."""
         for line in lines:
             self.write(line)
 
@@ -58,27 +59,27 @@ class TextStream(io.TextIOBase):
             self._parts.clear()
             self._size_chars = 0
             if text:
-                self._wiring.publish("stream", {"name": self.name, "text": text})
+                self._agent.publish("stream", {"name": self.name, "text": text})
 
     def isatty(self) -> bool:
-        """No: nothing here understands a terminal's control codes."""
+        """Return false: nothing here understands a terminal's control codes."""
         return False
 
     def writable(self) -> bool:
-        """Yes."""
+        """Return true."""
         return True
 
     def fileno(self) -> int:
-        """The descriptor for child processes; its text arrives by the pipe."""
+        """Return the descriptor for child processes; its text arrives by the pipe."""
         return self._descriptor
 
 
 class PipeReader:
-    """Makes ``stream`` messages of what is written to a file descriptor by C code and children."""
+    """Sends what C code and child processes write to a descriptor as ``stream`` messages."""
 
-    def __init__(self, name: str, descriptor: int, wiring: Wiring) -> None:
+    def __init__(self, name: str, descriptor: int, agent: AgentSocket) -> None:
         self._name = name
-        self._wiring = wiring
+        self._agent = agent
         self._lock = threading.Lock()
         self._reader, writer = os.pipe()
         os.dup2(writer, descriptor)
@@ -89,6 +90,7 @@ class PipeReader:
         """Wait until what has been written so far is sent, so that it precedes the reply."""
         deadline = time.monotonic() + SETTLE_SECONDS
         while time.monotonic() < deadline:
+            # With the lock: an empty pipe means nothing while its text is being sent.
             with self._lock:
                 waiting = fcntl.ioctl(self._reader, termios.FIONREAD, b"\0\0\0\0")
                 if struct.unpack("i", waiting)[0] == 0:
@@ -97,21 +99,22 @@ class PipeReader:
 
     def _read(self) -> None:
         while True:
+            # Waits without the lock, and reads with it: see settle().
             select.select([self._reader], [], [])
             with self._lock:
                 data = os.read(self._reader, 1 << 16)
                 if not data:
                     return
                 text = data.decode("utf-8", "replace")
-                self._wiring.publish("stream", {"name": self._name, "text": text})
+                self._agent.publish("stream", {"name": self._name, "text": text})
 
 
 class Capture:
     """Both streams, captured for the life of the process."""
 
-    def __init__(self, wiring: Wiring) -> None:
-        self._pipes = [PipeReader("stdout", 1, wiring), PipeReader("stderr", 2, wiring)]
-        self._streams = [TextStream("stdout", 1, wiring), TextStream("stderr", 2, wiring)]
+    def __init__(self, agent: AgentSocket) -> None:
+        self._pipes = [PipeReader("stdout", 1, agent), PipeReader("stderr", 2, agent)]
+        self._streams = [TextStream("stdout", 1, agent), TextStream("stderr", 2, agent)]
         sys.stdout, sys.stderr = self._streams
         threading.Thread(target=self._flush_often, daemon=True).start()
 

@@ -12,10 +12,11 @@ MATCHES_LIMIT = 500
 
 
 def complete(namespace: dict[str, Any], code: str, cursor: int) -> dict[str, Any]:
-    """The content of a ``complete_reply``."""
+    """Return the content of a ``complete_reply``."""
     word = _name_before(code[:cursor])
     completer = rlcompleter.Completer(namespace)
     matches = set()
+    # Without a word everything would match.
     for number in range(MATCHES_LIMIT if word else 0):
         match = completer.complete(word, number)
         if match is None:
@@ -31,12 +32,12 @@ def complete(namespace: dict[str, Any], code: str, cursor: int) -> dict[str, Any
 
 
 def inspect_at(namespace: dict[str, Any], code: str, cursor: int, detail: int) -> dict[str, Any]:
-    """The content of an ``inspect_reply``."""
+    """Return the content of an ``inspect_reply``."""
     before, after = code[:cursor], code[cursor:]
     end = re.match(r"\w*", after)
     name = _name_before(before) + (end.group(0) if end else "")
     text = describe(namespace, name, with_source=detail > 0) if name else None
-    if text is None:
+    if text is None:  # within the arguments of a call: the function is meant
         call = re.search(r"([A-Za-z_][\w.]*)\([^()]*$", before)
         text = describe(namespace, call.group(1), with_source=False) if call else None
     data = {} if text is None else {"text/plain": text}
@@ -44,7 +45,7 @@ def inspect_at(namespace: dict[str, Any], code: str, cursor: int, detail: int) -
 
 
 def describe(namespace: dict[str, Any], name: str, *, with_source: bool) -> str | None:
-    """Signature, type, documentation and perhaps source of what a dotted name means."""
+    """Return signature, type, documentation and perhaps source of the object of this name."""
     if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", name):
         return None
     try:

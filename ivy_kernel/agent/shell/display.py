@@ -1,4 +1,4 @@
-"""Rich representations, and the functions that show things: a small display API."""
+"""Rich representations, matplotlib figures, and a small display API."""
 
 from __future__ import annotations
 
@@ -9,22 +9,24 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .wiring import Wiring
+from .agent_socket import AgentSocket
+
+# -- matplotlib figures
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     Publish = Callable[[dict[str, Any]], None]
 
 
-BACKEND = "module://" + __name__.replace("figures", "figure_backend")
-"""What ``MPLBACKEND`` is set to."""
+BACKEND = f"module://{__package__}.figure_backend"
+"""The value of ``MPLBACKEND``: the backend is a module that matplotlib imports by this name."""
 
 _publishers: list[Publish] = []
+"""The shell's publisher, once there is one: kept here, because matplotlib imports ``show``."""
 
 
 def show(*_: Any, **__: Any) -> None:
-    """What ``plt.show()`` does: publish every open figure, then close it."""
+    """Publish every open figure and close it, as ``plt.show()`` in a notebook does."""
+    # Looked up, not imported: without a figure there is no reason to load matplotlib.
     pyplot = sys.modules.get("matplotlib.pyplot")
     if pyplot is None or not _publishers:
         return
@@ -39,9 +41,11 @@ def show(*_: Any, **__: Any) -> None:
 
 
 def show_through(publish: Publish) -> None:
-    """Where figures go from now on. Called by the shell once."""
+    """Publish figures with this function from now on. Called by the shell once."""
     _publishers.append(publish)
 
+
+# -- rich representations
 
 REPR_METHODS = (
     ("text/html", "_repr_html_"),
@@ -57,17 +61,18 @@ REPR_METHODS = (
 
 
 def encoded(value: Any) -> Any:
-    """Bytes as base64 text, as messages want them; anything else as it is."""
+    """Return bytes as base64 text, as messages want them; anything else as it is."""
     return base64.b64encode(value).decode("ascii") if isinstance(value, bytes) else value
 
 
 def mime_bundle(value: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """An object's MIME bundle and its metadata, by the methods that IPython also asks.
+    """Return an object's MIME bundle and metadata, from the methods that IPython also calls.
 
     A representation that raises is left out; the plain text stays.
     """
     data: dict[str, Any] = {}
     metadata: dict[str, Any] = {}
+    # A class has the methods of its instances, and cannot be represented by them.
     if not isinstance(value, type):
         bundle = _call(getattr(value, "_repr_mimebundle_", None), include=None, exclude=None)
         if bundle is not None:
@@ -109,8 +114,11 @@ def _plain(value: Any) -> str:
         return f"<{type(value).__name__}: repr() raised {type(error).__name__}>"
 
 
+# -- display()
+
+
 class DisplayHandle:
-    """What ``display(…, display_id=True)`` returns."""
+    """The handle that ``display(…, display_id=True)`` returns."""
 
     def __init__(self, display: Display, display_id: str) -> None:
         self._display = display
@@ -128,8 +136,8 @@ class DisplayHandle:
 class Display:
     """The functions that a cell finds as ``display``, ``update_display`` and ``clear_output``."""
 
-    def __init__(self, wiring: Wiring, flush: Callable[[], None]) -> None:
-        self._wiring = wiring
+    def __init__(self, agent: AgentSocket, flush: Callable[[], None]) -> None:
+        self._agent = agent
         self._flush = flush
 
     def display(
@@ -147,7 +155,7 @@ class Display:
             content: dict[str, Any] = {"data": data, "metadata": metadata or found}
             content["transient"] = {"display_id": identity} if identity else {}
             self._flush()
-            self._wiring.publish("update_display_data" if update else "display_data", content)
+            self._agent.publish("update_display_data" if update else "display_data", content)
         return DisplayHandle(self, str(identity)) if identity else None
 
     def update_display(self, value: Any, *, display_id: str, **options: Any) -> None:
@@ -157,4 +165,4 @@ class Display:
     def clear_output(self, wait: bool = False) -> None:
         """Clear the cell's output, at once or when the next output comes."""
         self._flush()
-        self._wiring.publish("clear_output", {"wait": bool(wait)})
+        self._agent.publish("clear_output", {"wait": bool(wait)})

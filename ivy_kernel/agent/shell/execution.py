@@ -1,4 +1,4 @@
-"""Runs one cell: syntax, the last expression's value, top-level await, errors."""
+"""Runs one cell: commands and magics, the last expression's value, top-level await, errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,17 @@ from typing import Any
 from .completion import describe
 from .display import mime_bundle
 
-IGNORED = ("matplotlib", "config", "load_ext", "reload_ext", "autoreload", "colors", "precision")
+# -- commands and magics
+
+IGNORED_MAGICS = (
+    "matplotlib",
+    "config",
+    "load_ext",
+    "reload_ext",
+    "autoreload",
+    "colors",
+    "precision",
+)
 """Magics that set up what the shell does anyway, or does not have."""
 
 SHELL = "/bin/bash" if Path("/bin/bash").exists() else "/bin/sh"
@@ -33,7 +43,7 @@ class UsageError(Exception):
 
 
 class Commands:
-    """What a cell finds under the hidden name of :data:`.source.CALLEE`.
+    """The functions behind ``!``, ``%`` and ``?``, which cells find as :data:`COMMANDS_NAME`.
 
     Parameters
     ----------
@@ -56,14 +66,15 @@ class Commands:
         self._run_python = run_python
 
     def system(self, command: str) -> None:
-        """``!command``: run it, showing its output as it comes."""
+        """Run ``!command``, showing its output as it comes."""
         self._flush()
+        # Not from stdin: there is no terminal, and a command that reads would wait for ever.
         code = subprocess.call([SHELL, "-c", self._expand(command)], stdin=subprocess.DEVNULL)
         self._namespace["_exit_code"] = code
         self._flush()
 
     def capture(self, command: str) -> list[str]:
-        """``name = !command``: the lines of its output."""
+        """Run ``name = !command`` and return the lines of its output."""
         self._flush()
         done = subprocess.run(
             [SHELL, "-c", self._expand(command)],
@@ -75,8 +86,8 @@ class Commands:
         return done.stdout.decode("utf-8", "replace").splitlines()
 
     def line(self, name: str, arguments: str) -> Any:
-        """``%name arguments``."""
-        if name in IGNORED:
+        """Run ``%name arguments``."""
+        if name in IGNORED_MAGICS:
             return None
         method = getattr(self, "_line_" + name, None)
         if method is None:
@@ -87,7 +98,7 @@ class Commands:
         return method(self._expand(arguments))
 
     def cell(self, name: str, arguments: str, body: str) -> Any:
-        """``%%name arguments`` and the lines below it."""
+        """Run ``%%name arguments`` with the lines below it."""
         method = getattr(self, "_cell_" + name, None)
         if method is None:
             raise UsageError(
@@ -97,17 +108,17 @@ class Commands:
         return method(arguments, body)
 
     def describe(self, name: str, detail: int) -> None:
-        """``name?`` and ``name??``."""
+        """Show what is known of ``name?``, with its source for ``name??``."""
         text = describe(self._namespace, name, with_source=detail > 1)
         sys.stdout.write((text or f"Object `{name}` not found.") + "\n")
 
     def _expand(self, text: str) -> str:
-        """Put variables into ``{expression}`` and ``$name``; leave what is none of ours."""
+        """Put values into ``{expression}`` and ``$name``; leave what is no variable of Python."""
 
         def value(match: re.Match[str]) -> str:
             try:
                 return str(eval(match[1] or match[2], self._namespace))  # noqa: S307 - a user's cell
-            except Exception:  # not ours: the command's own braces or variable
+            except Exception:  # the command's own braces or variable
                 return match[0]
 
         return re.sub(r"\{([^{}]+)\}|\$(\w+)", value, text)
@@ -157,8 +168,10 @@ class Commands:
         sys.stdout.write(f"{'Appending to' if append else 'Writing'} {name}\n")
 
 
-CALLEE = "__ivy__"
-"""The name under which cells find the commands; see :mod:`.commands`."""
+# -- from a cell's language to Python
+
+COMMANDS_NAME = "__ivy__"
+"""The name under which cells find :class:`Commands`."""
 
 LINE = re.compile(r"^(?P<indent>\s*)(?P<target>[\w.,\s]+?=\s*)?(?P<mark>[!%])(?P<rest>[^=].*)$")
 QUESTION = re.compile(r"^\s*(?:(\?\??)\s*([\w.]+)|([\w.]+)\s*(\?\??))\s*$")
@@ -166,17 +179,18 @@ CELL = re.compile(r"^\s*%%(\w+)[ \t]*(.*)$")
 
 
 def to_python(cell: str) -> str:
-    """The Python that a cell means; line numbers stay as they are."""
+    """Translate a cell to Python; line numbers stay as they are."""
     first, _, body = cell.lstrip("\n").partition("\n")
     match = CELL.match(first)
     if match:
         name, arguments = match.groups()
-        return f"{CALLEE}.cell({name!r}, {arguments!r}, {body!r})"
+        return f"{COMMANDS_NAME}.cell({name!r}, {arguments!r}, {body!r})"
     if not any(mark in cell for mark in "!%?"):
         return cell
     lines: list[str] = []
     pending: list[str] = []
     for line in cell.split("\n"):
+        # Only where a statement may begin: within a string or brackets these signs are Python.
         if not pending:
             line = _line_to_python(line)  # the line in its other language
         pending.append(line)
@@ -190,16 +204,16 @@ def _line_to_python(line: str) -> str:
     question = QUESTION.match(line)
     if question:
         before, name, other_name, after = question.groups()
-        return f"{CALLEE}.describe({name or other_name!r}, {len(before or after)})"
+        return f"{COMMANDS_NAME}.describe({name or other_name!r}, {len(before or after)})"
     match = LINE.match(line)
     if match is None:
         return line
     indent, target, rest = match["indent"], match["target"] or "", match["rest"]
     if match["mark"] == "!":
         method = "capture" if target else "system"
-        return f"{indent}{target}{CALLEE}.{method}({rest.strip()!r})"
+        return f"{indent}{target}{COMMANDS_NAME}.{method}({rest.strip()!r})"
     name, _, arguments = rest.partition(" ")
-    return f"{indent}{target}{CALLEE}.line({name!r}, {arguments.strip()!r})"
+    return f"{indent}{target}{COMMANDS_NAME}.line({name!r}, {arguments.strip()!r})"
 
 
 def _is_open(text: str) -> bool:
@@ -216,11 +230,14 @@ def _is_open(text: str) -> bool:
     return False
 
 
+# -- running
+
 FILE_PREFIX = "Cell In["
+"""Of the file names in tracebacks, as IPython has them."""
 
 
 class Execution:
-    """The user's namespace, and how cells run in it.
+    """The user's namespace, in which cells run.
 
     Parameters
     ----------
@@ -229,18 +246,20 @@ class Execution:
     """
 
     def __init__(self, flush: Callable[[], None]) -> None:
+        # A module of its own as __main__: pickle finds the classes of cells by that name.
         main = types.ModuleType("__main__")
         sys.modules["__main__"] = main
         self.namespace = main.__dict__
         self.namespace["__builtins__"] = builtins
-        self.namespace[CALLEE] = Commands(self.namespace, flush, self._run_source)
+        self.namespace[COMMANDS_NAME] = Commands(self.namespace, flush, self._run_source)
         self._loop: Any = None
         self._file = FILE_PREFIX + "0]"
 
     def run(self, code: str, number: int) -> Any:
-        """Run a cell; the value of its last expression, or ``None`` when nothing is to be shown."""
+        """Run a cell; return its last expression's value, ``None`` when nothing is to be shown."""
         source = to_python(code)
         self._file = f"{FILE_PREFIX}{number}]"
+        # Tracebacks and inspect.getsource read a cell's lines from here; there is no such file.
         linecache.cache[self._file] = (len(source), None, source.splitlines(True), self._file)
         value = self._run_source(source)
         if value is None or source.rstrip().endswith(";"):
@@ -249,7 +268,7 @@ class Execution:
         return value
 
     def evaluate(self, expression: str) -> dict[str, Any]:
-        """One entry of a reply's ``user_expressions``."""
+        """Return one entry of a reply's ``user_expressions``."""
         try:
             data, metadata = mime_bundle(eval(expression, self.namespace))  # noqa: S307 - its purpose
         except Exception as error:  # the user's error, which the entry reports
@@ -277,6 +296,7 @@ class Execution:
     def _await(self, coroutine: Any) -> Any:
         import asyncio  # most cells never need it, and it takes long to import
 
+        # One loop for all cells: what a cell has scheduled goes on in the next that awaits.
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             asyncio.set_event_loop(self._loop)
@@ -289,7 +309,7 @@ class Execution:
 
 
 def describe_error(error: BaseException) -> dict[str, Any]:
-    """Name, value and traceback of an error, without the frames of this shell."""
+    """Return name, value and traceback of an error, without the frames of this shell."""
     position = error.__traceback__
     while position is not None:
         if position.tb_frame.f_code.co_filename.startswith(FILE_PREFIX):

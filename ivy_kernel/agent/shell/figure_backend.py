@@ -1,4 +1,4 @@
-"""The matplotlib backend that shows figures in the cell: Agg's canvas and our ``show``.
+"""The matplotlib backend that shows figures in the cell: Agg's canvas and ``display.show``.
 
 Imported by matplotlib alone, which ``MPLBACKEND=module://…`` points here.
 """

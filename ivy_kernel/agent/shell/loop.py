@@ -1,4 +1,4 @@
-"""Takes requests in turn, replies, says busy and idle."""
+"""The shell's main loop: takes requests in turn, replies, publishes busy and idle."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ import sys
 from typing import Any
 
 from . import display
+from .agent_socket import AgentSocket
 from .capture import Capture
 from .completion import complete, inspect_at
 from .display import Display, encoded, mime_bundle
 from .execution import Execution, describe_error, to_python
-from .wiring import Wiring
 
 HISTORY_LIMIT = 10000
 
 
 class StdinNotImplementedError(RuntimeError):
-    """``input()`` in a front end that cannot ask."""
+    """``input()`` was called in a front end that cannot ask."""
 
 
-class Loop:
-    """The shell's main thread."""
+class RequestLoop:
+    """The shell's main thread, in which all requests are worked on."""
 
-    def __init__(self, wiring: Wiring) -> None:
-        self._wiring = wiring
-        self._capture = Capture(wiring)
+    def __init__(self, agent: AgentSocket) -> None:
+        self._agent = agent
+        self._capture = Capture(agent)
         self._execution = Execution(self._capture.flush)
-        self._display = Display(wiring, self._capture.flush)
+        self._display = Display(agent, self._capture.flush)
         self._count = 0
         self._history: list[tuple[int, int, str]] = []
         self._is_running = False
@@ -41,22 +41,24 @@ class Loop:
 
     def run(self) -> None:
         """Work on requests until the agent ends this process."""
-        self._wiring.start()
+        self._agent.start()
+        # Until here SIGINT would end the process; from here on it reaches cells alone.
         signal.signal(signal.SIGINT, self._on_interrupt)
-        self._wiring.announce({"implementation_version": platform.python_version()})
+        self._agent.announce({"implementation_version": platform.python_version()})
         while True:
-            request = self._wiring.next_request()
-            self._wiring.parent = request["h"]
-            self._wiring.publish("status", {"execution_state": "busy"})
+            request = self._agent.next_request()
+            self._agent.parent = request["h"]
+            self._agent.publish("status", {"execution_state": "busy"})
             msg_type = str(request["h"]["msg_type"])
             reply = self._reply(msg_type, request["d"])
+            # Before the reply, which may end the cell.
             self._capture.flush()
             if reply is not None:
-                self._wiring.send("shell", msg_type.replace("_request", "_reply"), reply)
-            self._wiring.publish("status", {"execution_state": "idle"})
+                self._agent.send("shell", msg_type.replace("_request", "_reply"), reply)
+            self._agent.publish("status", {"execution_state": "idle"})
 
     def _install(self) -> None:
-        """Put what cells use where they look for it."""
+        """Put ``input``, ``display`` and their like where cells look for them."""
         vars(builtins).update(
             input=lambda prompt="": self._ask(str(prompt), is_password=False),
             display=self._display.display,
@@ -91,7 +93,7 @@ class Loop:
             self._history.append((0, self._count, code))
             del self._history[:-HISTORY_LIMIT]
         if not silent:
-            self._wiring.publish("execute_input", {"code": code, "execution_count": self._count})
+            self._agent.publish("execute_input", {"code": code, "execution_count": self._count})
         reply: dict[str, Any] = {"execution_count": self._count, "payload": []}
         try:
             self._is_running = True
@@ -99,13 +101,13 @@ class Loop:
             if value is not None and not silent:
                 self._show_result(value)
             display.show()
-            self._is_running = False
+            self._is_running = False  # an interrupt that comes later must not cost the reply
         except BaseException as error:  # whatever the user's code raises is a reply
             self._is_running = False
             self._capture.flush()
             described = describe_error(error)
             if not silent:
-                self._wiring.publish("error", described)
+                self._agent.publish("error", described)
             reply.update(described, status="error", user_expressions={})
             return reply
         wanted = content.get("user_expressions") or {}
@@ -117,12 +119,12 @@ class Loop:
         data, metadata = mime_bundle(value)
         self._capture.flush()
         content = {"data": data, "metadata": metadata, "execution_count": self._count}
-        self._wiring.publish("execute_result", content)
+        self._agent.publish("execute_result", content)
 
     def _publish_figure(self, data: dict[str, Any]) -> None:
         self._capture.flush()
         shown = {mime_type: encoded(item) for mime_type, item in data.items()}
-        self._wiring.publish("display_data", {"data": shown, "metadata": {}, "transient": {}})
+        self._agent.publish("display_data", {"data": shown, "metadata": {}, "transient": {}})
 
     def _on_complete_request(self, content: dict[str, Any]) -> dict[str, Any]:
         code = str(content["code"])
@@ -186,7 +188,7 @@ class Loop:
                 "input was requested, but this front end does not support input requests."
             )
         self._capture.flush()
-        return self._wiring.ask(prompt, is_password=is_password)
+        return self._agent.ask(prompt, is_password=is_password)
 
     def _on_interrupt(self, *_: object) -> None:
         if self._is_running:
@@ -194,8 +196,10 @@ class Loop:
 
 
 def run_shell(descriptor: int) -> None:
-    """Be the shell at the other end of this socket. Called in a process of its own."""
+    """Run the shell at the other end of this socket. Called in a process of its own."""
+    # First comes the working directory, as in any Python; the archive must not hide a module of
+    # the user's, but matplotlib imports figure_backend from there.
     archive = sys.path.pop(0)
     sys.path.insert(0, "")
-    sys.path.append(archive)  # figures.py is imported from there, when matplotlib asks for it
-    Loop(Wiring(descriptor)).run()
+    sys.path.append(archive)
+    RequestLoop(AgentSocket(descriptor)).run()

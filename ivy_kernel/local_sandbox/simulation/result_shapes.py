@@ -1,10 +1,10 @@
-"""The shapes in which the tools that run code answer.
+"""Shapes of results that a platform might use, to test what a client makes of them.
 
 The platform documents none, so that the local sandbox can speak all that are plausible. Any run,
-of a script or of a notebook cell, can be told in any of them:
+of a script or of a notebook cell, can be put into any of them (setting ``result_family``):
 
 =================== ========================================================================
-family              keys
+shape               keys
 =================== ========================================================================
 process             ``stdout``, ``stderr``, ``exit_code``, ``timed_out``
 process_returncode  ``stdout``, ``stderr``, ``returncode``
@@ -25,24 +25,31 @@ error_traceback     ``stdout``, ``error``, ``traceback`` as plain text
 =================== ========================================================================
 
 ``result_case`` spells the keys (``exit_code`` or ``exitCode``; ``isError`` and ``mimeType`` are
-fixed words of their family and stay), ``result_nesting`` puts the result into ``result``, ``data``
+fixed words of their shape and stay), ``result_nesting`` puts the result into ``result``, ``data``
 or ``output``, as an object or (``…_json``) as JSON in a string.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
+
+from ivy_kernel.local_sandbox.config import ResultCase, ResultNesting, ResultShape
+from ivy_kernel.local_sandbox.results import (
+    ANSI_COLOURS,
+    Run,
+    nbformat,
+    nbformat_outputs,
+    plain_text,
+    process,
+)
 
 Json = dict[str, Any]
 
-CASES = ("snake", "camel")
-NESTINGS = ("", "result", "data", "output", "result_json", "data_json", "output_json")
+CASES: tuple[ResultCase, ...] = get_args(ResultCase)
+NESTINGS: tuple[ResultNesting, ...] = get_args(ResultNesting)
 
-_ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _TYPED_NAMES = {
     "text/plain": "text",
     "text/html": "html",
@@ -57,88 +64,6 @@ _TYPED_NAMES = {
 }
 
 
-@dataclass(frozen=True)
-class Run:
-    """What running some code gave, before it is put into a shape.
-
-    Parameters
-    ----------
-    outputs
-        Outputs as in nbformat 4, strings whole.
-    exit_code
-        The exit code of the process; 1 for a cell that raised.
-    execution_count
-        The number of the cell; ``None`` for a script.
-    timed_out
-        Whether it was stopped because its time was up.
-    pictures
-        Picture files that it made: ``mimeType``, ``data`` (base64) and ``path``.
-    """
-
-    outputs: list[Json]
-    exit_code: int = 0
-    execution_count: int | None = None
-    timed_out: bool = False
-    pictures: list[Json] = field(default_factory=list)
-
-    def stream(self, name: str) -> str:
-        """All text of one stream."""
-        return "".join(out["text"] for out in self.outputs if out.get("name") == name)
-
-    @property
-    def values(self) -> list[Json]:
-        """The outputs that carry a MIME bundle."""
-        kinds = ("display_data", "execute_result")
-        return [out for out in self.outputs if out["output_type"] in kinds]
-
-    @property
-    def error(self) -> Json | None:
-        """Name, value and traceback of the error that ended it; ``None`` when it succeeded."""
-        for out in self.outputs:
-            if out["output_type"] == "error":
-                return {
-                    "name": out["ename"],
-                    "value": out["evalue"],
-                    "traceback": list(out["traceback"]),
-                }
-        if self.exit_code == 0:
-            return None
-        # A script's traceback is text on stderr; its last line holds name and value.
-        stderr = self.stream("stderr")
-        last = stderr.rstrip().rpartition("\n")[2]
-        name, _, value = last.partition(": ")
-        if "Traceback (most recent call last)" in stderr and re.fullmatch(r"[\w.]+", name):
-            return {"name": name, "value": value, "traceback": stderr.rstrip().split("\n")}
-        return {"name": "ExitError", "value": f"exit code {self.exit_code}", "traceback": []}
-
-    @property
-    def printed(self) -> str:
-        """The text of stdout, and of values that would be shown after it."""
-        parts = []
-        for out in self.outputs:
-            if out.get("name") == "stdout":
-                parts.append(out["text"])
-            elif "data" in out:
-                parts.append(_plain(out) + "\n")
-        return "".join(parts)
-
-    @property
-    def complaint(self) -> str:
-        """The text of stderr and of the traceback, without colours."""
-        parts = [self.stream("stderr")]
-        parts += [
-            "\n".join(out["traceback"]) + "\n"
-            for out in self.outputs
-            if out["output_type"] == "error"
-        ]
-        return _ANSI.sub("", "".join(parts))
-
-
-def _plain(output: Json) -> str:
-    data = output["data"]
-    return str(data.get("text/plain", f"[{', '.join(data)}]"))
-
-
 def _sentence(run: Run) -> str | None:
     error = run.error
     if error is None:
@@ -146,51 +71,22 @@ def _sentence(run: Run) -> str | None:
     return f"{error['name']}: {error['value']}" if error["value"] else str(error["name"])
 
 
-def _process(run: Run) -> Json:
-    return {
-        "stdout": run.printed,
-        "stderr": run.complaint,
-        "exit_code": run.exit_code,
-        "timed_out": run.timed_out,
-    }
-
-
 def _process_returncode(run: Run) -> Json:
-    return {"stdout": run.printed, "stderr": run.complaint, "returncode": run.exit_code}
+    return {"stdout": run.output_text, "stderr": run.error_text, "returncode": run.exit_code}
 
 
 def _text(run: Run) -> Json:
-    shape: Json = {"output": run.printed + run.complaint, "success": run.exit_code == 0}
+    shape: Json = {"output": run.output_text + run.error_text, "success": run.exit_code == 0}
     return shape if run.exit_code == 0 else {**shape, "error": _sentence(run)}
 
 
 def _text_result(run: Run) -> Json:
-    shape: Json = {"result": run.printed + run.complaint, "ok": run.exit_code == 0}
+    shape: Json = {"result": run.output_text + run.error_text, "ok": run.exit_code == 0}
     return shape if run.exit_code == 0 else {**shape, "error": _sentence(run)}
 
 
 def _text_text(run: Run) -> Json:
-    return {"text": run.printed + run.complaint, "error": _sentence(run)}
-
-
-def _nbformat_outputs(run: Run) -> list[Json]:
-    outputs = list(run.outputs)
-    if run.exit_code and not any(out["output_type"] == "error" for out in outputs):
-        error = run.error
-        assert error is not None  # noqa: S101 - for the type checker: exit_code is not 0
-        outputs.append(
-            {
-                "output_type": "error",
-                "ename": error["name"],
-                "evalue": error["value"],
-                "traceback": error["traceback"],
-            }
-        )
-    return outputs
-
-
-def _nbformat(run: Run) -> Json:
-    return {"outputs": _nbformat_outputs(run), "execution_count": run.execution_count}
+    return {"text": run.output_text + run.error_text, "error": _sentence(run)}
 
 
 def _lines(value: Any) -> Any:
@@ -199,7 +95,7 @@ def _lines(value: Any) -> Any:
 
 def _nbformat_lines(run: Run) -> Json:
     outputs = []
-    for out in _nbformat_outputs(run):
+    for out in nbformat_outputs(run):
         copy = dict(out)
         if "text" in copy:
             copy["text"] = _lines(copy["text"])
@@ -210,7 +106,7 @@ def _nbformat_lines(run: Run) -> Json:
 
 
 def _cell(run: Run) -> Json:
-    return {"cell_type": "code", "metadata": {}, "source": "", **_nbformat(run)}
+    return {"cell_type": "code", "metadata": {}, "source": "", **nbformat(run)}
 
 
 def _nbformat_cells(run: Run) -> Json:
@@ -249,9 +145,11 @@ def _content(run: Run) -> Json:
             for mime, data in out["data"].items():
                 if mime in ("image/png", "image/jpeg"):
                     parts.append({"type": "image", "data": data, "mimeType": mime})
-            parts.append({"type": "text", "text": _plain(out)})
+            parts.append({"type": "text", "text": plain_text(out)})
         else:
-            parts.append({"type": "text", "text": _ANSI.sub("", "\n".join(out["traceback"]))})
+            parts.append(
+                {"type": "text", "text": ANSI_COLOURS.sub("", "\n".join(out["traceback"]))}
+            )
     return {"content": parts, "isError": run.exit_code != 0}
 
 
@@ -267,8 +165,8 @@ def _pictures(run: Run) -> list[Json]:
 
 def _artifacts(run: Run) -> Json:
     return {
-        "stdout": run.printed,
-        "stderr": run.complaint,
+        "stdout": run.output_text,
+        "stderr": run.error_text,
         "exit_code": run.exit_code,
         "artifacts": _pictures(run),
     }
@@ -283,12 +181,12 @@ def _images(run: Run) -> Json:
 
 
 def _error_string(run: Run) -> Json:
-    shape: Json = {"success": run.exit_code == 0, "stdout": run.printed}
+    shape: Json = {"success": run.exit_code == 0, "stdout": run.output_text}
     return shape if run.exit_code == 0 else {**shape, "error": _sentence(run)}
 
 
 def _error_object(run: Run) -> Json:
-    shape: Json = {"success": run.exit_code == 0, "stdout": run.printed}
+    shape: Json = {"success": run.exit_code == 0, "stdout": run.output_text}
     error = run.error
     if error is None:
         return shape
@@ -297,21 +195,21 @@ def _error_object(run: Run) -> Json:
 
 
 def _error_traceback(run: Run) -> Json:
-    shape: Json = {"stdout": run.printed}
+    shape: Json = {"stdout": run.output_text}
     return (
         shape
         if run.exit_code == 0
-        else {**shape, "error": _sentence(run), "traceback": run.complaint}
+        else {**shape, "error": _sentence(run), "traceback": run.error_text}
     )
 
 
-FAMILIES: dict[str, Callable[[Run], Json]] = {
-    "process": _process,
+SHAPES: dict[ResultShape, Callable[[Run], Json]] = {
+    "process": process,
     "process_returncode": _process_returncode,
     "text": _text,
     "text_result": _text_result,
     "text_text": _text_text,
-    "nbformat": _nbformat,
+    "nbformat": nbformat,
     "nbformat_lines": _nbformat_lines,
     "nbformat_cells": _nbformat_cells,
     "nbformat_notebook": _nbformat_notebook,
@@ -330,14 +228,14 @@ def _camel(key: str) -> str:
     return head + "".join(word.capitalize() for word in rest)
 
 
-def shaped(run: Run, family: str, case: str = "snake", nesting: str = "") -> Json:
-    """A run as the tool's answer, in the given family, spelling and nesting."""
-    shape = FAMILIES[family](run)
+def shaped(run: Run, shape: ResultShape, case: ResultCase, nesting: ResultNesting) -> Json:
+    """A run as the tool's answer, in the given shape, spelling and nesting."""
+    result = SHAPES[shape](run)
     if case == "camel":
         # Only the answer's own keys: the inside of nbformat has its own spelling.
-        shape = {_camel(key): value for key, value in shape.items()}
+        result = {_camel(key): value for key, value in result.items()}
     if not nesting:
-        return shape
+        return result
     key, _, how = nesting.partition("_")
     ok = {"success": run.exit_code == 0}
-    return {**ok, key: json.dumps(shape) if how == "json" else shape}
+    return {**ok, key: json.dumps(result) if how == "json" else result}

@@ -9,14 +9,15 @@ import secrets
 import zlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from ivy_kernel.agent import PROTOCOL_VERSION
 from ivy_kernel.errors import AnswerError
 from ivy_kernel.models import Json
 from ivy_kernel.routes.agent.failures import (
     Backoff,
-    StrangerError,
     TakenOverError,
+    UnknownAgentError,
     is_final,
     provably_not_run,
 )
@@ -26,6 +27,7 @@ from ivy_kernel.routes.agent.programs import in_private_namespace, new_call_id, 
 ToolCall = Callable[[str, str, float], Awaitable[object]]
 """``await call(tool_name, code, timeout_seconds)``: the tool's decoded JSON result."""
 
+PYTHON_TOOL = "sandbox_python"
 NOTEBOOK_TOOL = "sandbox_notebook"
 FRAGMENT_CHARS = 60_000
 """Some runners hand the code over as one argument, which Linux limits to 128 KiB."""
@@ -35,7 +37,7 @@ TOOL_MARGIN_SECONDS = 15.0
 
 
 @dataclass(frozen=True, slots=True)
-class Rung:
+class LaunchMethod:
     """One way: the tool that starts the agent and the tool that speaks to it."""
 
     starter: str
@@ -45,30 +47,38 @@ class Rung:
         return f"started by {self.starter}, spoken to by {self.speaker}"
 
 
+LAUNCH_METHODS = (
+    LaunchMethod(PYTHON_TOOL, PYTHON_TOOL),
+    LaunchMethod(NOTEBOOK_TOOL, PYTHON_TOOL),
+    LaunchMethod(NOTEBOOK_TOOL, NOTEBOOK_TOOL),
+)
+"""The ways to start and reach an agent, best first."""
+
+
 @dataclass(frozen=True, slots=True)
-class Contact:
+class RunningAgent:
     """An agent that has outlived the call that started it.
 
     Parameters
     ----------
-    rung
-        How it was reached.
+    launch_method
+        How it was started and is reached.
     directory
         Its private directory.
     nonce
         Its own random name.
-    session
-        Our number as its client.
+    client_number
+        Ours among its clients: the agent refuses those with a lower one.
     is_found
         Whether it was living before.
     header
         What it said about itself when we attached.
     """
 
-    rung: Rung
+    launch_method: LaunchMethod
     directory: str
     nonce: str
-    session: int
+    client_number: int
     is_found: bool
     header: Json
 
@@ -90,7 +100,7 @@ def pack(request: Json) -> bytes:
     return base64.b64encode(zlib.compress(text.encode("utf-8", "surrogatepass"), 1))
 
 
-class Exchange:
+class ToolCaller:
     """Speaks to the agent in one directory by one tool.
 
     Parameters
@@ -223,54 +233,61 @@ class Outbox:
             self._waiting.pop(waiting).is_exposed = True
 
 
-class Carrier:
-    """Calls of one client to one agent.
+class CallsOwner(Protocol):
+    """What has `AgentCalls` made and hears how they fare."""
+
+    def on_failed_call(self) -> None:
+        """Called after each failed call: what it carried may be known not to have arrived."""
+        ...
+
+
+class AgentCalls:
+    """Calls of one client to one agent; each carries everything that is unacknowledged.
 
     Parameters
     ----------
-    exchange
-        Makes the calls.
-    contact
-        The agent.
-    on_failed_call
-        Called after each failed call: what it carried may be known not to have arrived.
+    caller
+        Makes the single calls.
+    agent
+        The agent that they go to.
+    owner
+        Told of failed calls.
     """
 
-    def __init__(
-        self, exchange: Exchange, contact: Contact, *, on_failed_call: Callable[[], None]
-    ) -> None:
-        self.contact = contact
-        self.counters = exchange.counters
+    def __init__(self, caller: ToolCaller, agent: RunningAgent, owner: CallsOwner) -> None:
+        self.agent = agent
+        self.counters = caller.counters
         self.outbox = Outbox()
-        self._exchange = exchange
-        self._on_failed_call = on_failed_call
-        self._wishes: dict[str, Json] = {}
+        self._caller = caller
+        self._owner = owner
+        self._interrupts: dict[str, Json] = {}
         self._is_closed = False
 
     @property
     def has_load(self) -> bool:
         """Whether anything waits to reach the agent."""
-        return len(self.outbox) > 0 or bool(self._wishes)
+        return len(self.outbox) > 0 or bool(self._interrupts)
 
     def close(self) -> None:
         """Ask no more."""
         self._is_closed = True
 
-    async def call(
+    async def send(
         self, request: Json, carried: list[Submission], wait_seconds: float = 0.0
     ) -> Answer:
         """One call, with submissions taken from the outbox in it."""
-        wish: Json = request.get("interrupt") or next(iter(self._wishes.values()), {})
+        # An interrupt that got no answer is carried by every later call until one gets through.
+        interrupt: Json = request.get("interrupt") or next(iter(self._interrupts.values()), {})
         request = {
             **request,
-            **({"interrupt": wish} if wish else {}),
-            "nonce": self.contact.nonce,
-            "session": self.contact.session,
+            **({"interrupt": interrupt} if interrupt else {}),
+            "nonce": self.agent.nonce,
+            "session": self.agent.client_number,
             "submit": [[submission.number, submission.body] for submission in carried],
         }
         not_applied = False
         try:
-            answer = await self._exchange.ask(request, wait_seconds=wait_seconds)
+            answer = await self._caller.ask(request, wait_seconds=wait_seconds)
             error = answer.header.get("error")
             not_applied = error in ("taken over", "nonce", "version")
             _raise_refusal(answer)
@@ -280,8 +297,8 @@ class Carrier:
         finally:
             self.outbox.put_down(carried, provably_not_applied=not_applied)
         self.outbox.acknowledge(answer.header.get("acknowledged", 0))
-        if wish and self._wishes.get(wish["target"]) is wish:
-            del self._wishes[wish["target"]]
+        if interrupt and self._interrupts.get(interrupt["target"]) is interrupt:
+            del self._interrupts[interrupt["target"]]
         return answer
 
     async def interrupt(
@@ -289,12 +306,12 @@ class Carrier:
     ) -> str:
         """Have the agent interrupt a request; its answer, empty when none came in time.
 
-        The wish is kept then, and every later call carries it until one gets through.
+        It is kept then, and every later call carries it until one gets through.
         """
-        wish = {"id": secrets.token_hex(8), "target": target}
-        self._wishes[target] = wish
+        interrupt = {"id": secrets.token_hex(8), "target": target}
+        self._interrupts[target] = interrupt
         answer = await self.ask(
-            {"interrupt": wish}, deadline_seconds=deadline_seconds, is_moot=is_moot
+            {"interrupt": interrupt}, deadline_seconds=deadline_seconds, is_moot=is_moot
         )
         return str(answer.header.get("interrupt")) if answer is not None else ""
 
@@ -315,15 +332,15 @@ class Carrier:
         while not (self._is_closed or is_moot()):
             try:
                 rest = max(0.0, deadline - loop.time())
-                return await asyncio.wait_for(self.call(request, self.outbox.take()), rest)
+                return await asyncio.wait_for(self.send(request, self.outbox.take()), rest)
             except asyncio.TimeoutError:
                 return None
-            except (StrangerError, TakenOverError):
+            except (UnknownAgentError, TakenOverError):
                 return None
             except Exception as error:
                 pause_seconds = backoff.failed(error)
                 times = backoff.same_failures
-                self._on_failed_call()
+                self._owner.on_failed_call()
                 is_gone = isinstance(error, NoAgentError) and times > 1
                 if is_gone or is_final(error, times):
                     return None
@@ -338,6 +355,6 @@ def _raise_refusal(answer: Answer) -> None:
     if error == "taken over":
         raise TakenOverError("Another notebook or a restarted kernel has taken over this session.")
     if error in ("nonce", "version"):
-        raise StrangerError
+        raise UnknownAgentError
     if error is not None or "fragment" in answer.header:
         raise AnswerError(f"The agent could not read a request: {answer.header.get('why')}")

@@ -1,90 +1,68 @@
-"""Our hold on an agent: found or started when it is needed, lost and found again, let go."""
+"""The connection to one agent: found or started when it is needed, lost and found again, let go."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Callable
+from typing import Any
 
 from ivy_kernel.errors import NoAnswerError, SandboxError, SandboxLostError
 from ivy_kernel.models import Json
 from ivy_kernel.routes.agent.calls import (
     NOTEBOOK_TOOL,
-    Carrier,
-    Contact,
+    AgentCalls,
     Counters,
-    Exchange,
+    RunningAgent,
     ToolCall,
-)
-from ivy_kernel.routes.agent.events import (
-    AgentLost,
-    AgentOpened,
-    Event,
-    ReachableAgain,
-    Unreachable,
+    ToolCaller,
 )
 from ivy_kernel.routes.agent.failures import Health
-from ivy_kernel.routes.agent.pacing import Pacing
-from ivy_kernel.routes.agent.poller import Link
-from ivy_kernel.routes.agent.requests import Docket
-from ivy_kernel.routes.agent.start import Ladder
+from ivy_kernel.routes.agent.options import AgentOptions
+from ivy_kernel.routes.agent.pacing import PollScheduler
+from ivy_kernel.routes.agent.poller import Poller
+from ivy_kernel.routes.agent.requests import PendingRequest, RequestEndedError, RequestTable
+from ivy_kernel.routes.agent.start import AgentStarter
+from ivy_kernel.routes.events import AgentLost, AgentOpened, ReachableAgain, Unreachable
+
+HELD_TIMES = 4
+"""How much more than the agent keeps of its output may be held here: replies it keeps always."""
 
 
-class Attachment:
-    """Opens the link when it is first needed, and knows what became of earlier ones.
+class AgentConnection:
+    """Opens the poller when it is first needed, and knows what became of earlier ones.
+
+    It is what `Poller`, `AgentCalls` and `Health` report to.
 
     Parameters
     ----------
     call
-        Runs code by a tool; see ``AgentRoute``.
-    ladder
-        Finds or starts the agent.
-    docket
-        What is under way.
-    counters
-        Where calls are counted.
-    on_event
-        Takes events.
-    on_failed_call
-        Called after each failed call: what it carried may be known not to have arrived.
-    wait_seconds, idle_poll_seconds, give_up_seconds, held_limit_bytes
-        See ``AgentRoute``, `Pacing`, `Health` and `Link`.
+        Runs code by a tool; see `ivy_kernel.routes.agent.route.AgentRoute`.
+    session_key
+        Names the agent in the sandbox: the same key finds the same living agent again.
+    options
+        How the agent is started and how long it is waited for.
+    table
+        The requests in flight; its listener hears of the connection's events too.
     """
 
     def __init__(
-        self,
-        call: ToolCall,
-        ladder: Ladder,
-        docket: Docket,
-        counters: Counters,
-        *,
-        on_event: Callable[[Event], None],
-        on_failed_call: Callable[[], None],
-        wait_seconds: float,
-        idle_poll_seconds: float,
-        give_up_seconds: float,
-        held_limit_bytes: int,
+        self, call: ToolCall, session_key: str, options: AgentOptions, table: RequestTable
     ) -> None:
         self._call = call
-        self._ladder = ladder
-        self._docket = docket
-        self._counters = counters
-        self._on_event = on_event
-        self._on_failed_call = on_failed_call
-        self._wait_seconds = wait_seconds
-        self._idle_poll_seconds = idle_poll_seconds
-        self._give_up_seconds = give_up_seconds
-        self._held_limit_bytes = held_limit_bytes
-        self._pacing: Pacing | None = None
-        self._opening: asyncio.Task[Link] | None = None
+        self._options = options
+        self._table = table
+        self._counters = Counters()
+        self._starter = AgentStarter(call, session_key, options, self._counters)
+        self._scheduler: PollScheduler | None = None
+        self._opening: asyncio.Task[Poller] | None = None
         self._loss: SandboxLostError | None = None
         self._known: tuple[str, int] | None = None
         self._is_closed = False
-        self.link: Link | None = None
+        self.poller: Poller | None = None
 
-    async def opened(self) -> Link:
-        """The link, opened if need be; callers at the same time share one attempt.
+    async def opened(self) -> Poller:
+        """Return the poller, opened if need be; callers at the same time share one attempt.
 
         Raises
         ------
@@ -92,17 +70,18 @@ class Attachment:
             There is no agent, or no way to it.
         """
         self._refuse_when_closed()
-        if self.link is not None:
-            return self.link
+        if self.poller is not None:
+            return self.poller
         if self._opening is None:
             self._opening = asyncio.get_running_loop().create_task(self._open())
             self._opening.add_done_callback(self._on_opening_done)
-        link = await asyncio.shield(self._opening)
+        # Shielded: an interrupted cell must not undo a start that the next cell can use.
+        poller = await asyncio.shield(self._opening)
         self._refuse_when_closed()
-        return link
+        return poller
 
-    def open_link(self) -> Link:
-        """The link, if there is one: what the user did not run starts nothing.
+    def open_poller(self) -> Poller:
+        """Return the poller, if there is one: what the user did not run starts nothing.
 
         Raises
         ------
@@ -110,128 +89,147 @@ class Attachment:
             There is none.
         """
         self._refuse_when_closed()
-        if self.link is None:
+        if self.poller is None:
             raise NoAnswerError("The sandbox's kernel is not connected; the next cell connects it.")
-        return self.link
+        return self.poller
+
+    def withdraw(self, pending: PendingRequest) -> bool:
+        """Take back a request that has provably not reached the agent; whether that was so."""
+        submission, poller = pending.submission, self.poller
+        if submission is not None and not (
+            poller is not None and poller.calls.outbox.withdraw(submission)
+        ):
+            return False
+        pending.end(RequestEndedError("interrupted", SandboxError("Interrupted before it ran.")))
+        self._table.remove(pending)
+        return True
+
+    # -- a loss, told once
 
     def raise_loss(self) -> None:
         """Say that the variables are gone, once, instead of running a cell without them."""
-        loss, self._loss = self._loss or self._docket.take_notice(), None
+        loss, self._loss = self._loss or self._table.pop_pending_loss(), None
         if loss is not None:
             raise loss
 
     def forget_loss(self) -> None:
-        """The user knows that the variables are gone: a restart was asked for."""
+        """Drop the news of a loss: the user has asked for a restart, so expects no variables."""
         self._loss = None
-        self._docket.take_notice()
+        self._table.pop_pending_loss()
 
-    def refuse(self) -> None:
-        """Open nothing any more."""
+    # -- the end of the connection
+
+    async def shut_down(self, deadline_seconds: float) -> None:
+        """End the agent and its kernel, as far as they can be reached in time; then close."""
         self._is_closed = True
-
-    async def settled(self, seconds: float) -> None:
-        """Return when an attempt to open has come to an end, or the time is up."""
         if self._opening is not None:
+            # An agent that is being started just now must be ended too, so its start is awaited.
             with contextlib.suppress(Exception):
-                await asyncio.wait_for(asyncio.shield(self._opening), seconds)
+                await asyncio.wait_for(asyncio.shield(self._opening), deadline_seconds)
+        if self.poller is not None:
+            await self.poller.calls.ask({"shutdown": True}, deadline_seconds=deadline_seconds)
+        self.close()
 
     def close(self) -> None:
         """Let go of the agent, which lives on; what is under way is called unknown."""
-        self.refuse()
+        self._is_closed = True
         if self._opening is not None:
             self._opening.cancel()
-        if self.link is not None:
-            self.link.close()
-            self.link = None
-        self._docket.end_all(SandboxError("This session was closed."))
+        if self.poller is not None:
+            self.poller.close()
+            self.poller = None
+        self._table.end_all(SandboxError("This session was closed."))
 
     def describe(self) -> Json:
-        """How the agent is reached, and how well."""
-        link, pacing = self.link, self._pacing
+        """Return how the agent is reached, and how well."""
+        poller, scheduler = self.poller, self._scheduler
         return {
-            "is_open": link is not None,
-            "rung": str(link.carrier.contact.rung) if link else "",
-            "reasons": list(self._ladder.reasons),
-            "directory": link.carrier.contact.directory if link else "",
-            "calls_may_overlap": pacing.may_overlap if pacing else None,
-            "wait_limit_seconds": pacing.wait_limit_seconds if pacing else None,
-            "answer_limit_chars": link.portions.limit_chars if link else None,
-            "unreadable_records": link.inbox.unreadable_records if link else 0,
+            "is_open": poller is not None,
+            "launch_method": str(poller.calls.agent.launch_method) if poller else "",
+            "reasons": list(self._starter.reasons),
+            "directory": poller.calls.agent.directory if poller else "",
+            "calls_may_overlap": scheduler.may_overlap if scheduler else None,
+            "wait_limit_seconds": scheduler.wait_limit_seconds if scheduler else None,
+            "answer_limit_chars": poller.size_limit.limit_chars if poller else None,
+            "unreadable_records": poller.inbox.unreadable_records if poller else 0,
             **vars(self._counters),
         }
+
+    # -- opening
 
     def _refuse_when_closed(self) -> None:
         if self._is_closed:
             raise SandboxError("This session is closed; restart the kernel to open it again.")
 
-    def _on_opening_done(self, task: asyncio.Task[Link]) -> None:
+    def _on_opening_done(self, task: asyncio.Task[Any]) -> None:
         self._opening = None
         if not task.cancelled():
-            task.exception()  # retrieved here, because perhaps nobody waits any more
+            task.exception()  # retrieved here, because perhaps no caller waits any more
 
-    async def _open(self) -> Link:
-        contact = await self._ladder.open(secrets.token_hex(16))
-        is_notebook = contact.rung.speaker == NOTEBOOK_TOOL
-        self._pacing = self._pacing or Pacing(
-            wait_seconds=self._wait_seconds,
-            idle_poll_seconds=self._idle_poll_seconds,
+    async def _open(self) -> Poller:
+        agent = await self._starter.open(secrets.token_hex(16))
+        is_notebook = agent.launch_method.speaker == NOTEBOOK_TOOL
+        # Kept across reconnections: what was learned of the sandbox's tools stays true.
+        self._scheduler = self._scheduler or PollScheduler(
+            wait_seconds=self._options.poll_wait_seconds,
+            idle_poll_seconds=self._options.idle_poll_seconds,
             may_overlap=False if is_notebook else None,
         )
-        self._docket.expect_restart("")
-        self._docket.generation = contact.header.get("generation") or 1
-        self._compare(contact)
-        link = self._link_to(contact, self._pacing)
-        self.link = link
-        running = tuple(str(i) for i in contact.header.get("under_way") or ())
-        self._on_event(AgentOpened(contact.is_found, running))
-        if contact.is_found:
-            link.listen()
-        return link
+        self._table.expect_restart("")
+        self._table.generation = agent.header.get("generation") or 1
+        self._compare(agent)
+        caller = ToolCaller(
+            self._call, agent.launch_method.speaker, agent.directory, self._counters
+        )
+        poller = Poller(
+            AgentCalls(caller, agent, self),
+            self._scheduler,
+            Health(self._table, self, give_up_seconds=self._options.give_up_seconds),
+            self._table,
+            self,
+            held_limit_bytes=HELD_TIMES * self._options.log_limit_bytes,
+        )
+        self.poller = poller
+        running = tuple(str(i) for i in agent.header.get("under_way") or ())
+        self._table.listener.on_event(AgentOpened(agent.is_found, running))
+        if agent.is_found:
+            poller.listen()
+        return poller
 
-    def _compare(self, contact: Contact) -> None:
+    def _compare(self, agent: RunningAgent) -> None:
         """See whether the variables are where they were before calls were given up."""
         known, self._known = self._known, None
-        generation = self._docket.generation
-        if known == (contact.nonce, generation):
+        generation = self._table.generation
+        if known == (agent.nonce, generation):
             return
         if known is not None:
-            what = "kernel" if known[0] == contact.nonce else "agent"
+            what = "kernel" if known[0] == agent.nonce else "agent"
             self._loss = SandboxLostError(
                 f"The variables are gone, because the sandbox's {what} was started anew while it "
                 f"could not be reached."
             )
         # What is about to be told is not to be told again when the log's old events are read.
-        self._docket.used_generation = 0 if self._loss is None else generation
+        self._table.used_generation = 0 if self._loss is None else generation
 
-    def _link_to(self, contact: Contact, pacing: Pacing) -> Link:
-        docket = self._docket
-        exchange = Exchange(self._call, contact.rung.speaker, contact.directory, self._counters)
-        return Link(
-            Carrier(exchange, contact, on_failed_call=self._on_failed_call),
-            pacing,
-            Health(
-                give_up_seconds=self._give_up_seconds,
-                is_at_work=lambda: docket.is_at_work,
-                on_reachable=self._on_reachable,
-            ),
-            is_active=lambda: docket.is_active,
-            is_expecting=lambda: docket.is_expecting,
-            on_record=docket.on_record,
-            on_silence=docket.on_silence,
-            on_over=self._on_over,
-            on_failed_call=self._on_failed_call,
-            held_limit_bytes=self._held_limit_bytes,
-        )
+    # -- what the poller, its calls and its health report
 
-    def _on_over(self, reason: Exception) -> None:
-        link, self.link = self.link, None
-        self._docket.kernel = None
-        if link is not None and not isinstance(reason, SandboxLostError):
-            self._known = (link.carrier.contact.nonce, self._docket.generation)
-        is_told = self._docket.end_all(reason)
+    def on_failed_call(self) -> None:
+        """Withdraw what was interrupted: it may be known now that it has not arrived."""
+        for pending in self._table.interrupted:
+            self.withdraw(pending)
+
+    def on_over(self, reason: Exception) -> None:
+        """End what is under way, and remember a loss that no cell has told the user."""
+        poller, self.poller = self.poller, None
+        self._table.kernel = None
+        if poller is not None and not isinstance(reason, SandboxLostError):
+            self._known = (poller.calls.agent.nonce, self._table.generation)
+        is_reported = self._table.end_all(reason)
         if isinstance(reason, SandboxLostError):
-            self._on_event(AgentLost(str(reason)))
-            self._loss = None if is_told else reason
+            self._table.listener.on_event(AgentLost(str(reason)))
+            self._loss = None if is_reported else reason
 
-    def _on_reachable(self, error: Exception | None) -> None:
-        self._on_event(ReachableAgain() if error is None else Unreachable(error))
+    def on_reachable(self, error: Exception | None) -> None:
+        """Pass on that calls have been failing for some seconds, or get through again."""
+        event = ReachableAgain() if error is None else Unreachable(error)
+        self._table.listener.on_event(event)

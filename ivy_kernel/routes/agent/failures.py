@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from ivy_kernel.errors import (
     AnswerError,
@@ -29,10 +29,10 @@ FIRST_PAUSE_SECONDS = 0.05
 GROWTH = 1.6
 LONGEST_PAUSE_SECONDS = 3.0
 LONGEST_ASKED_PAUSE_SECONDS = 120.0
-REFUSALS_BELIEVED = 3
+MAX_CONSECUTIVE_REFUSALS = 3
 """How often in a row 400, 401, 403 or 404 must come: one replica may be wrong."""
 
-BROKEN_BELIEVED = 8
+MAX_CONSECUTIVE_BROKEN = 8
 """How often in a row 502 must come: documented as final, but gateways say it in passing too."""
 
 _REFUSED_UNREAD = (
@@ -56,9 +56,9 @@ def provably_not_run(error: BaseException) -> bool:
 def is_final(error: BaseException, times: int) -> bool:
     """Whether an error that has come so often in a row will not go away by itself."""
     if isinstance(error, SandboxBrokenError):
-        return times >= BROKEN_BELIEVED
+        return times >= MAX_CONSECUTIVE_BROKEN
     if isinstance(error, ApiError) and 400 <= error.status_code < 500:
-        return not isinstance(error, RateLimitedError) and times >= REFUSALS_BELIEVED
+        return not isinstance(error, RateLimitedError) and times >= MAX_CONSECUTIVE_REFUSALS
     return False
 
 
@@ -91,15 +91,15 @@ class Backoff:
 
 
 UNREACHABLE_AFTER_SECONDS = 5.0
-ABSENCES_BELIEVED = 3
-UNREADABLE_BELIEVED = 6
+MAX_CONSECUTIVE_ABSENCES = 3
+MAX_UNREADABLE_POLLS = 6
 UNREADABLE_SECONDS = 30.0
 REFUSED_SECONDS = 20.0
 """How long refusals must last while something runs: a key may be changed just then, or a replica
 may be wrong, and the cell works on all the same."""
 
 
-class StrangerError(Exception):
+class UnknownAgentError(Exception):
     """Another agent answered than the one we know; nothing was handed over."""
 
 
@@ -107,31 +107,41 @@ class TakenOverError(SandboxError):
     """A newer client speaks to the agent now."""
 
 
+class InFlight(Protocol):
+    """What `Health` must know of the requests in flight."""
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether anything of ours may be running in the sandbox."""
+        ...
+
+
+class HealthOwner(Protocol):
+    """What is told when the agent cannot be reached, and when it can be again."""
+
+    def on_reachable(self, error: Exception | None) -> None:
+        """Called with an error when calls have failed for some seconds, else with ``None``."""
+        ...
+
+
 class Health:
-    """Whether the agent can be reached, as told by how its polls end.
+    """Decides whether the agent can be reached, by how the polls end.
 
     Parameters
     ----------
+    requests
+        The requests in flight: while one may be running, more patience is due.
+    owner
+        Told when the agent becomes unreachable, and reachable again.
     give_up_seconds
-        How long calls may fail before the conversation is over.
-    is_at_work
-        Whether something of ours may be running in the sandbox.
-    on_reachable
-        Called with an error when calls have failed for some seconds, and with ``None`` when one
-        gets through again.
+        How long calls may fail before the connection is over.
     """
 
-    def __init__(
-        self,
-        *,
-        give_up_seconds: float,
-        is_at_work: Callable[[], bool],
-        on_reachable: Callable[[Exception | None], None],
-    ) -> None:
+    def __init__(self, requests: InFlight, owner: HealthOwner, *, give_up_seconds: float) -> None:
         self.not_before = 0.0
+        self._requests = requests
+        self._owner = owner
         self._give_up_seconds = give_up_seconds
-        self._is_at_work = is_at_work
-        self._on_reachable = on_reachable
         self._backoff = Backoff()
         self._failing_since: float | None = None
         self._is_unreachable = False
@@ -143,7 +153,7 @@ class Health:
         self._failing_since = None
         if self._is_unreachable:
             self._is_unreachable = False
-            self._on_reachable(None)
+            self._owner.on_reachable(None)
 
     def failed(self, error: Exception, now: float) -> Exception | None:
         """A call has failed; why the conversation is over, if this means that."""
@@ -155,23 +165,25 @@ class Health:
         is_news = verdict is None and not self._is_unreachable
         if is_news and failed_seconds > UNREACHABLE_AFTER_SECONDS:
             self._is_unreachable = True
-            self._on_reachable(error)
+            self._owner.on_reachable(error)
         return verdict
 
     def _verdict(self, error: Exception, failed_seconds: float) -> Exception | None:
         times = self._backoff.same_failures
         if isinstance(error, TakenOverError | InboxFullError):
             return error
-        if is_final(error, times) and (failed_seconds > REFUSED_SECONDS or not self._is_at_work()):
+        if is_final(error, times) and (
+            failed_seconds > REFUSED_SECONDS or not self._requests.is_at_work
+        ):
             return error
-        if isinstance(error, StrangerError):
+        if isinstance(error, UnknownAgentError):
             return SandboxLostError("The variables are gone, because the sandbox was started anew.")
-        if isinstance(error, NoAgentError) and times >= ABSENCES_BELIEVED:
+        if isinstance(error, NoAgentError) and times >= MAX_CONSECUTIVE_ABSENCES:
             return SandboxLostError(
                 "The variables are gone, because the sandbox's agent has ended "
                 f"(the sandbox was recycled, or its memory ran out: {error})."
             )
-        if isinstance(error, AnswerError) and times >= UNREADABLE_BELIEVED:
+        if isinstance(error, AnswerError) and times >= MAX_UNREADABLE_POLLS:
             return error if failed_seconds > UNREADABLE_SECONDS else None
         if failed_seconds > self._give_up_seconds:
             return error if isinstance(error, IvyError) else AnswerError(str(error))

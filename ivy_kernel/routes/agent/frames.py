@@ -150,7 +150,7 @@ HEADER_TYPES = {
     "parked_seconds": int | float,
     "under_way": list,
     **dict.fromkeys(("attached", "base", "offset", "end", "acknowledged"), int),
-    **dict.fromkeys(("generation", "session", "pending", "parked"), int),
+    **dict.fromkeys(("generation", "pending", "parked"), int),
 }
 """What is counted with, or known again by; other fields are only shown."""
 

@@ -14,7 +14,7 @@ BURST_ANSWERS = 60.0
 ANSWERS_A_SECOND = 4.0
 
 
-class Grace:
+class BatchingDelay:
     """Short for output that comes now and then, longer for output that does not stop.
 
     Each answer costs a call of a tool: a process in the sandbox, and a part of some rate limit.
@@ -62,7 +62,7 @@ SLOW_SECONDS = 3.0
 FULL_ANSWERS_BEFORE_MORE = 20
 
 
-class Portions:
+class ResponseSizeLimit:
     """Begins with what most tools print whole, and grows for as long as that goes well.
 
     Each call costs a round trip and a process in the sandbox, so that large outputs travel in few
@@ -73,11 +73,11 @@ class Portions:
         self.limit_chars = FIRST_LIMIT_CHARS
         self.may_be_plain = True
         self._printed_chars = LARGEST_LIMIT_CHARS
-        self._borne_chars = LARGEST_LIMIT_CHARS
+        self._accepted_chars = LARGEST_LIMIT_CHARS
         self._whole_chars = 0
         self._full_answers = 0
 
-    def arrived(self, size_chars: int, took_seconds: float) -> None:
+    def accepted(self, size_chars: int, took_seconds: float) -> None:
         """An answer has arrived whole, after this time from when there was something to tell."""
         self._whole_chars = max(self._whole_chars, size_chars)
         if took_seconds > SLOW_SECONDS:
@@ -86,12 +86,14 @@ class Portions:
         elif size_chars >= FULL * self.limit_chars:
             self._full_answers += 1
             if self._full_answers % FULL_ANSWERS_BEFORE_MORE == 0:
-                self._borne_chars = min(LARGEST_LIMIT_CHARS, self._borne_chars * 2)
+                self._accepted_chars = min(LARGEST_LIMIT_CHARS, self._accepted_chars * 2)
             if took_seconds < QUICK_SECONDS:
-                grown = min(self.limit_chars * SIZE_GROWTH, self._printed_chars, self._borne_chars)
+                grown = min(
+                    self.limit_chars * SIZE_GROWTH, self._printed_chars, self._accepted_chars
+                )
                 self.limit_chars = max(self.limit_chars, grown)
 
-    def cut(self, size_chars: int) -> None:
+    def truncated(self, size_chars: int) -> None:
         """The tool has cut what it printed; so much of it has arrived. That stays so."""
         smaller = min(self.limit_chars // 2, int(size_chars * 0.9))
         if self._whole_chars < self.limit_chars:
@@ -100,17 +102,17 @@ class Portions:
             self._whole_chars = 0
         self.limit_chars = self._printed_chars = max(SMALLEST_LIMIT_CHARS, smaller)
 
-    def changed(self, size_chars: int, *, was_plain: bool) -> None:
+    def corrupted(self, size_chars: int, *, was_plain: bool) -> None:
         """The tool has changed what it printed: plain text, or the middle of too long a one."""
         if was_plain:
             self.may_be_plain = False
         else:
-            self.cut(size_chars)
+            self.truncated(size_chars)
 
     def failed(self) -> None:
         """A large answer was due, and its call has failed: perhaps something does not bear it."""
         if self.limit_chars > FIRST_LIMIT_CHARS:
-            self._borne_chars = max(FIRST_LIMIT_CHARS, self.limit_chars // 2)
+            self._accepted_chars = max(FIRST_LIMIT_CHARS, self.limit_chars // 2)
             self.limit_chars = FIRST_LIMIT_CHARS
             self._full_answers = 0
 
@@ -121,7 +123,7 @@ interrupt would have to queue behind it."""
 
 HEDGE_SECONDS = 1.0
 IDLE_DELAY_SECONDS = 0.3
-RATE_LIMITED_GRACE_SECONDS = 1.0
+RATE_LIMITED_BATCHING_SECONDS = 1.0
 RATE_LIMITED_WAIT_SECONDS = 5.0
 """The longest wait while only one poll may be in flight for the sake of a rate limit: if its answer
 is lost, nothing else tells of the cell until then."""
@@ -129,7 +131,7 @@ is lost, nothing else tells of the cell until then."""
 RATE_LIMITED_FOR_SECONDS = 60.0
 BACKGROUND_FOR_SECONDS = 60.0
 FULL_WAITS_BEFORE_LONGER = 10
-QUEUEING_BELIEVED = 2
+QUEUEING_THRESHOLD = 2
 PROBE_AGAIN_SECONDS = 60.0
 CAP_SECONDS = 0.9
 """A call that was ended after less than this has not met the tool's cap."""
@@ -138,7 +140,7 @@ CUT_SECONDS = 5.0
 """A connection that broke after less than this was not cut for its silence."""
 
 
-class Pacing:
+class PollScheduler:
     """Learns from the answers what this sandbox bears.
 
     Parameters
@@ -161,7 +163,7 @@ class Pacing:
     ) -> None:
         self.may_overlap = may_overlap
         self.wait_limit_seconds = wait_seconds
-        self._grace = Grace()
+        self._batching_delay = BatchingDelay()
         self._longest_wait_seconds = wait_seconds
         self._idle_poll_seconds = idle_poll_seconds
         self._active_since = 0.0
@@ -178,7 +180,7 @@ class Pacing:
     def submitted(self, now: float) -> None:
         """Something new has been handed over."""
         self._active_since = self._last_activity = now
-        self._grace.submitted()
+        self._batching_delay.submitted()
         self._is_chatting = False
 
     def listen(self, now: float) -> None:
@@ -215,7 +217,7 @@ class Pacing:
             self._last_background = now
         self._is_chatting = has_output and is_active
         if self._is_chatting:
-            self._grace.answered(now)
+            self._batching_delay.answered(now)
 
     def waited(self, wait_seconds: float) -> None:
         """A poll has waited its whole time and was answered: dare a longer one some day."""
@@ -248,7 +250,7 @@ class Pacing:
         """
         self._queueing_signs += 1
         self._probed_at = now
-        if self._queueing_signs >= QUEUEING_BELIEVED:
+        if self._queueing_signs >= QUEUEING_THRESHOLD:
             self.may_overlap = False
 
     def wants_probe(self, now: float) -> bool:
@@ -265,11 +267,11 @@ class Pacing:
             return self.wait_limit_seconds
         return min(UNPROBED_WAIT_SECONDS, self.wait_limit_seconds)
 
-    def grace(self, now: float) -> float:
+    def batching_delay(self, now: float) -> float:
         """How long after the first output the next poll is to be answered."""
         if now < self._rate_limited_until:
-            return RATE_LIMITED_GRACE_SECONDS
-        return self._grace.seconds
+            return RATE_LIMITED_BATCHING_SECONDS
+        return self._batching_delay.seconds
 
     def polls_wanted(self, now: float, *, is_active: bool) -> int:
         """How many polls should be in flight."""

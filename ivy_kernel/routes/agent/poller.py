@@ -7,10 +7,10 @@ import logging
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from ivy_kernel.models import Json
-from ivy_kernel.routes.agent.calls import Carrier, Submission
+from ivy_kernel.routes.agent.calls import AgentCalls, Submission
 from ivy_kernel.routes.agent.failures import Health, provably_not_run
 from ivy_kernel.routes.agent.frames import (
     HELD_LIMIT_BYTES,
@@ -19,7 +19,7 @@ from ivy_kernel.routes.agent.frames import (
     Inbox,
     TruncatedError,
 )
-from ivy_kernel.routes.agent.pacing import FIRST_LIMIT_CHARS, Pacing, Portions
+from ivy_kernel.routes.agent.pacing import FIRST_LIMIT_CHARS, PollScheduler, ResponseSizeLimit
 
 _log = logging.getLogger(__name__)
 
@@ -43,60 +43,78 @@ class Poll:
         return now > self.sent_at + self.wait_seconds + OVERDUE_SECONDS
 
 
-class Link:
-    """The conversation with one agent, until one of the two is gone.
+class RequestsInFlight(Protocol):
+    """What a poller must know of the requests in flight, and what it hands them."""
+
+    @property
+    def is_active(self) -> bool:
+        """Whether anything of ours has been submitted and is under way."""
+        ...
+
+    @property
+    def is_expecting(self) -> bool:
+        """Whether a restarted kernel is awaited."""
+        ...
+
+    def on_record(self, record: Json) -> None:
+        """Called with each record of the agent's log, in order."""
+        ...
+
+    def on_silence(self) -> None:
+        """Called when the agent has nothing under way and everything it said has arrived."""
+        ...
+
+
+class PollerOwner(Protocol):
+    """What has made a poller and hears how it fares."""
+
+    def on_failed_call(self) -> None:
+        """Called after each failed poll: what it carried may be known not to have arrived."""
+        ...
+
+    def on_over(self, reason: Exception) -> None:
+        """Called once, when there will be no more polls, for the reason given."""
+        ...
+
+
+class Poller:
+    """Keeps long polls to one agent in flight, until one of the two is gone.
 
     Parameters
     ----------
-    carrier
+    calls
         Makes the calls.
-    pacing
-        Decides when to poll.
+    scheduler
+        Decides when to poll, and for how long.
     health
         Judges the calls that fail.
-    is_active
-        Whether anything of ours is under way.
-    on_record
-        Takes the records of the log in order.
-    is_expecting
-        Whether something else is awaited: the next kernel.
-    on_silence
-        Called when the agent has nothing under way and everything it said has arrived.
-    on_over
-        Called once, when the conversation is over for the reason given.
-    on_failed_call
-        Called after each failed poll: what it carried may be known not to have arrived.
+    requests
+        The requests in flight, which take what the agent says.
+    owner
+        Told of failed polls, and of the end.
     held_limit_bytes
         How much may be held of what the agent said and cannot be read yet.
     """
 
     def __init__(
         self,
-        carrier: Carrier,
-        pacing: Pacing,
+        calls: AgentCalls,
+        scheduler: PollScheduler,
         health: Health,
+        requests: RequestsInFlight,
+        owner: PollerOwner,
         *,
-        is_active: Callable[[], bool],
-        is_expecting: Callable[[], bool],
-        on_record: Callable[[Json], None],
-        on_silence: Callable[[], None],
-        on_over: Callable[[Exception], None],
-        on_failed_call: Callable[[], None],
         held_limit_bytes: int = HELD_LIMIT_BYTES,
     ) -> None:
-        base: int = carrier.contact.header.get("base", 0)
+        base: int = calls.agent.header.get("base", 0)
         self.inbox = Inbox(base, held_limit_bytes=held_limit_bytes)
-        self.pacing = pacing
-        self.portions = Portions()
-        self.carrier = carrier
+        self.scheduler = scheduler
+        self.size_limit = ResponseSizeLimit()
+        self.calls = calls
         self._health = health
-        self._outbox = carrier.outbox
-        self._is_active = is_active
-        self._is_expecting = is_expecting
-        self._on_record = on_record
-        self._on_silence = on_silence
-        self._on_over = on_over
-        self._on_failed_call = on_failed_call
+        self._outbox = calls.outbox
+        self._requests = requests
+        self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._polls: set[Poll] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -113,21 +131,21 @@ class Link:
     def submit(self, body: Json) -> Submission:
         """Hand something over for the agent to do exactly once, after all that came before."""
         submission = self._outbox.add(body)
-        self.pacing.submitted(self._loop.time())
+        self.scheduler.submitted(self._loop.time())
         self._polls_of_activity = 0
         self._top_up()
         return submission
 
     def listen(self) -> None:
         """Poll although nothing was submitted: after attaching to an agent that was living."""
-        self.pacing.listen(self._loop.time())
+        self.scheduler.listen(self._loop.time())
         self._top_up()
 
     async def interrupt(
         self, target: str, *, deadline_seconds: float, is_moot: Callable[[], bool]
     ) -> str:
-        """Have the agent interrupt a request; see `Carrier.interrupt`."""
-        said = await self.carrier.interrupt(
+        """Have the agent interrupt a request; see `AgentCalls.interrupt`."""
+        said = await self.calls.interrupt(
             target, deadline_seconds=deadline_seconds, is_moot=is_moot
         )
         self._top_up()
@@ -139,7 +157,7 @@ class Link:
 
     def _end(self) -> None:
         self._is_over = True
-        self.carrier.close()
+        self.calls.close()
         current = asyncio.current_task()
         if self._timer is not None:
             self._timer.cancel()
@@ -161,7 +179,7 @@ class Link:
     @property
     def _has_work(self) -> bool:
         """Whether anything of ours is under way, or on its way to the agent."""
-        return self._is_active() or self.carrier.has_load
+        return self._requests.is_active or self.calls.has_load
 
     def _wants_poll(self, now: float) -> bool:
         if now < self._health.not_before or len(self._polls) >= POLLS_LIMIT:
@@ -173,8 +191,8 @@ class Link:
             self._must_rewind = True
             self._gap = None
             return True
-        is_active = self._has_work or self._is_expecting()
-        return len(current) < self.pacing.polls_wanted(now, is_active=is_active)
+        is_active = self._has_work or self._requests.is_expecting
+        return len(current) < self.scheduler.polls_wanted(now, is_active=is_active)
 
     def _has_lasting_gap(self, now: float) -> bool:
         return self._gap is not None and (now - self._gap[1] > GAP_SECONDS or not self._polls)
@@ -183,33 +201,33 @@ class Link:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        is_active = self._has_work or self._is_expecting()
+        is_active = self._has_work or self._requests.is_expecting
         if is_active or self._gap is not None:
             pause = self._health.not_before - now if self._health.not_before > now else TICK_SECONDS
             self._timer = self._loop.call_later(pause, self._top_up)
-        elif self.pacing.should_listen_later(now) or self._health.not_before > now:
-            at = max(self.pacing.idle_start, self._health.not_before)
+        elif self.scheduler.should_listen_later(now) or self._health.not_before > now:
+            at = max(self.scheduler.idle_start, self._health.not_before)
             self._timer = self._loop.call_at(at + 0.001, self._top_up)
 
     def _send_poll(self, now: float) -> None:
         is_active = self._has_work
-        wait_seconds = self.pacing.wait_seconds(now)
-        wish: Json = {
+        wait_seconds = self.scheduler.wait_seconds(now)
+        poll_options: Json = {
             "since": self.inbox.offset,
             "rewind": self._must_rewind,
             "wait": wait_seconds,
-            "grace": round(self.pacing.grace(now), 3),
-            "limit": self.portions.limit_chars,
-            "plain": self.portions.may_be_plain,
-            "keep": max(1, self.pacing.polls_wanted(now, is_active=is_active)),
+            "grace": round(self.scheduler.batching_delay(now), 3),
+            "limit": self.size_limit.limit_chars,
+            "plain": self.size_limit.may_be_plain,
+            "keep": max(1, self.scheduler.polls_wanted(now, is_active=is_active)),
             "idle": not is_active,
         }
         self._must_rewind = False
         poll = Poll(now, wait_seconds)
         self._polls.add(poll)
-        self._start(self._poll(poll, {"poll": wish}, self._outbox.take()))
+        self._start(self._poll(poll, {"poll": poll_options}, self._outbox.take()))
         self._polls_of_activity += 1
-        may_probe = self.pacing.wants_probe(now) and not self._is_probing
+        may_probe = self.scheduler.wants_probe(now) and not self._is_probing
         if may_probe and (self._polls_of_activity > 1 or not is_active):
             self._is_probing = True
             self._start(self._probe(poll))
@@ -221,7 +239,7 @@ class Link:
 
     async def _poll(self, poll: Poll, request: Json, carried: list[Submission]) -> None:
         try:
-            answer = await self.carrier.call(request, carried, poll.wait_seconds)
+            answer = await self.calls.send(request, carried, poll.wait_seconds)
             self._polls.discard(poll)
             self._succeeded(poll, answer)
         except Exception as error:
@@ -236,21 +254,21 @@ class Link:
         self._health.succeeded()
         header = answer.header
         parked_seconds = header.get("parked_seconds", 0.0)
-        self.portions.arrived(answer.size_chars, now - poll.sent_at - parked_seconds)
+        self.size_limit.accepted(answer.size_chars, now - poll.sent_at - parked_seconds)
         if parked_seconds >= poll.wait_seconds:
             poll.has_waited = True
-            self.pacing.waited(poll.wait_seconds)
-        was_active = self._is_active()
+            self.scheduler.waited(poll.wait_seconds)
+        was_active = self._requests.is_active
         offset = header.get("offset", 0)
         for record in self.inbox.add(offset, answer.body):
             self._hand_on(record)
         self._backlog_bytes = header.get("end", 0) - self.inbox.offset
         self._look_for_gap(offset, now)
         self._look_for_silence(header)
-        is_active = self._is_active()
+        is_active = self._requests.is_active
         if not is_active:
             self._polls_of_activity = 0
-        self.pacing.answered(
+        self.scheduler.answered(
             now,
             has_output=bool(answer.body),
             was_active=was_active,
@@ -260,7 +278,7 @@ class Link:
 
     def _hand_on(self, record: Json) -> None:
         try:
-            self._on_record(record)
+            self._requests.on_record(record)
         except Exception:
             _log.exception("A message from the sandbox could not be handed on.")
 
@@ -279,28 +297,28 @@ class Link:
             and header.get("end") == self.inbox.offset
         )
         if has_everything:
-            self._on_silence()
+            self._requests.on_silence()
 
     def _failed(self, poll: Poll, error: Exception) -> None:
         if self._is_over:
             return
         now = self._loop.time()
         self._must_rewind = True
-        self.carrier.counters.failed_calls += 1
+        self.calls.counters.failed_calls += 1
         if isinstance(error, TruncatedError):
-            self.carrier.counters.truncated_answers += 1
+            self.calls.counters.truncated_answers += 1
             if isinstance(error, ChangedError):
-                self.portions.changed(error.size_chars, was_plain=error.was_plain)
+                self.size_limit.corrupted(error.size_chars, was_plain=error.was_plain)
             else:
-                self.portions.cut(error.size_chars)
+                self.size_limit.truncated(error.size_chars)
         elif self._backlog_bytes > FIRST_LIMIT_CHARS and not provably_not_run(error):
-            self.portions.failed()
-        self._on_failed_call()
-        self.pacing.failed(error, now, asked=poll.wait_seconds, lasted=now - poll.sent_at)
+            self.size_limit.failed()
+        self._owner.on_failed_call()
+        self.scheduler.failed(error, now, asked=poll.wait_seconds, lasted=now - poll.sent_at)
         verdict = self._health.failed(error, now)
         if verdict is not None:
             self._end()
-            self._on_over(verdict)
+            self._owner.on_over(verdict)
 
     # -- whether calls may overlap
 
@@ -310,13 +328,13 @@ class Link:
             await asyncio.sleep(PROBE_DELAY_SECONDS)
             if poll not in self._polls:
                 return
-            answer = await self.carrier.call({"ping": secrets.token_hex(4)}, self._outbox.take())
+            answer = await self.calls.send({"ping": secrets.token_hex(4)}, self._outbox.take())
         except Exception:  # its failure says nothing; a later poll is probed instead
             return
         finally:
             self._is_probing = False
         if answer.header.get("parked", 0) > 0:
-            self.pacing.overlap_seen()
+            self.scheduler.overlap_seen()
         elif poll.has_waited:
-            self.pacing.queueing_seen(self._loop.time())
+            self.scheduler.queueing_seen(self._loop.time())
         self._top_up()

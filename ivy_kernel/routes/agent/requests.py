@@ -7,21 +7,21 @@ import base64
 import secrets
 import signal
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from ivy_kernel.errors import SandboxError, SandboxLostError
-from ivy_kernel.models import Channel, Fate, Json, Message, Sink
+from ivy_kernel.models import Cell, Channel, Fate, Json, Message, Sink
 from ivy_kernel.routes.agent.calls import Submission
-from ivy_kernel.routes.agent.events import Event, KernelDied, KernelReady, OutputDropped
 from ivy_kernel.routes.agent.frames import to_message
+from ivy_kernel.routes.events import Event, KernelDied, KernelReady, OutputDropped
 
 Result = TypeVar("Result")
 
 
-class EndedError(Exception):
+class RequestEndedError(Exception):
     """A request ended without a reply of the kernel.
 
     Parameters
@@ -40,8 +40,17 @@ class EndedError(Exception):
         self.cause = cause
         self.has_not_run = has_not_run
 
+    @property
+    def sentence(self) -> str:
+        """What the user is told of a cell that ended so."""
+        if self.fate == "interrupted":
+            return str(self.cause)
+        if self.fate == "lost":
+            return f"{self.cause} Whether this cell had run to its end is not known."
+        return f"Whether this cell has run to its end is not known: {self.cause}"
 
-class Pending:
+
+class PendingRequest:
     """One request, from its submission until its reply and the kernel's "idle" have come.
 
     Parameters
@@ -107,18 +116,18 @@ class Pending:
         self._needs_reply = self._needs_idle = False
         self._check()
 
-    def end(self, error: EndedError) -> None:
+    def end(self, error: RequestEndedError) -> None:
         """There will be no reply."""
         if not self._end.done():
             self._end.set_exception(error)
             self._end.exception()  # retrieved here, because perhaps nobody waits any more
 
     async def wait(self) -> Message | None:
-        """The reply, or ``None`` where there is none; raises EndedError."""
+        """The reply, or ``None`` where there is none; raises RequestEndedError."""
         return await asyncio.shield(self._end)
 
     async def unless_ended(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """The work's result; raises EndedError as soon as this request has ended instead."""
+        """The work's result; raises RequestEndedError as soon as this request has ended instead."""
         task = asyncio.ensure_future(work)
         task.add_done_callback(_retrieve)
         try:
@@ -142,7 +151,7 @@ def _retrieve(task: asyncio.Task[Any]) -> None:
 
 
 @dataclass(frozen=True)
-class Outgoing:
+class OutgoingMessage:
     """One message for the kernel (message spec, "General message format").
 
     Parameters
@@ -221,15 +230,25 @@ def last_line(log: str) -> str:
     return lines[-1] if lines else "it wrote nothing that tells why."
 
 
-class Docket:
-    """Gives each message of the kernel to the request that it belongs to.
+class TableListener(Protocol):
+    """What hears of all that belongs to no request in flight."""
+
+    def on_message(self, message: Message) -> None:
+        """Called with each message whose parent is no request of ours in flight."""
+        ...
+
+    def on_event(self, event: Event) -> None:
+        """Called with what the agent, or the connection to it, has to tell beside messages."""
+        ...
+
+
+class RequestTable:
+    """The requests in flight, by message id: gives each message to the request it belongs to.
 
     Parameters
     ----------
-    on_background
-        Takes messages whose parent is no request of ours that is under way.
-    on_event
-        Takes events.
+    listener
+        Hears of everything else.
 
     Attributes
     ----------
@@ -239,19 +258,16 @@ class Docket:
         The number of the kernel that the user's variables are in; 0 while no cell has run.
     """
 
-    def __init__(
-        self, on_background: Callable[[Message], None], on_event: Callable[[Event], None]
-    ) -> None:
+    def __init__(self, listener: TableListener) -> None:
+        self.listener = listener
         self.generation = 1
         self.used_generation = 0
-        self._expected_generation = 0
-        self._expected_restart = ""
         self.kernel: KernelReady | None = None
         self.dropped_messages = 0
-        self._on_background = on_background
-        self._on_event = on_event
-        self._pending: dict[str, Pending] = {}
-        self._notice: SandboxLostError | None = None
+        self._expected_generation = 0
+        self._expected_restart = ""
+        self._pending: dict[str, PendingRequest] = {}
+        self._pending_loss: SandboxLostError | None = None
         self._finished: deque[str] = deque(maxlen=FINISHED_KEPT)
 
     @property
@@ -265,7 +281,7 @@ class Docket:
         return any(not pending.has_not_run for pending in self._pending.values())
 
     @property
-    def unwanted(self) -> list[Pending]:
+    def interrupted(self) -> list[PendingRequest]:
         """What has been interrupted and has not ended."""
         return [pending for pending in self._pending.values() if pending.was_interrupted]
 
@@ -280,36 +296,38 @@ class Docket:
         self._expected_restart = restart_id
         self._expected_generation = 0
 
-    def add(self, pending: Pending) -> None:
+    def add(self, pending: PendingRequest) -> None:
         """A request is about to be submitted."""
         self._pending[pending.message_id] = pending
 
-    def remove(self, pending: Pending) -> None:
+    def remove(self, pending: PendingRequest) -> None:
         """Nobody waits for this request any more."""
         if self._pending.get(pending.message_id) is pending:
             del self._pending[pending.message_id]
             self._finished.append(pending.message_id)
 
-    def get(self, message_id: str) -> Pending | None:
+    def get(self, message_id: str) -> PendingRequest | None:
         """The request with this id, while it is under way."""
         return self._pending.get(message_id)
 
-    def take_notice(self) -> SandboxLostError | None:
+    def pop_pending_loss(self) -> SandboxLostError | None:
         """What the user must hear before the next cell runs; told once."""
-        notice, self._notice = self._notice, None
+        notice, self._pending_loss = self._pending_loss, None
         return notice
 
     def end_all(self, cause: Exception) -> bool:
         """End every request, for one cause; whether a cell was among them, which tells the user."""
-        is_told = False
+        is_reported = False
         is_loss = isinstance(cause, SandboxLostError)
         for pending in list(self._pending.values()):
-            is_told = is_told or pending.is_cell
+            is_reported = is_reported or pending.is_cell
             pending.end(
-                EndedError("lost" if is_loss else "unknown", cause, has_not_run=pending.has_not_run)
+                RequestEndedError(
+                    "lost" if is_loss else "unknown", cause, has_not_run=pending.has_not_run
+                )
             )
         self._pending.clear()
-        return is_told
+        return is_reported
 
     def on_silence(self) -> None:
         """The kernel has nothing under way: what still waits for it would wait for ever."""
@@ -337,7 +355,7 @@ class Docket:
         if pending is None:
             is_late = parent_id == "" or parent_id in self._finished
             if message.msg_type not in OWN_TYPES or not is_late:
-                self._on_background(message)
+                self.listener.on_message(message)
             return
         if message.channel in ("shell", "control"):
             pending.replied(message)
@@ -345,7 +363,7 @@ class Docket:
             if message.content.get("execution_state") == "idle":
                 pending.idle()
         elif pending.sink is None:
-            self._on_background(message)
+            self.listener.on_message(message)
         elif message.msg_type not in OWN_TYPES:
             pending.sink(message)
         if pending.is_done:
@@ -367,7 +385,7 @@ class Docket:
         elif name == "dropped":
             messages, size_bytes = int(event.get("messages", 0)), int(event.get("bytes", 0))
             self.dropped_messages += messages
-            self._on_event(OutputDropped(messages, size_bytes))
+            self.listener.on_event(OutputDropped(messages, size_bytes))
 
     def _on_ready(self, event: Json, generation: int) -> None:
         self.kernel = KernelReady(
@@ -377,7 +395,7 @@ class Docket:
             working_directory=str(event.get("working_directory", "")),
             features=tuple(str(feature) for feature in event.get("features") or ()),
         )
-        self._on_event(self.kernel)
+        self.listener.on_event(self.kernel)
 
     def _on_died(self, event: Json, generation: int) -> None:
         exit_code, log = int(event.get("code", 0)), str(event.get("words", ""))
@@ -389,17 +407,17 @@ class Docket:
             else f"The variables are gone, because {death_in_words(exit_code)} in the sandbox. "
             "A new one has been started; run the cells that the next ones need again."
         )
-        is_told = self._lose(event.get("lost", []), cause)
+        is_reported = self._lose(event.get("lost", []), cause)
         # Before it is ready there are no variables to lose; and a loss from before the last cell
         # is old news, read late.
-        is_told = is_told or never_ready or generation < self.used_generation
-        if not is_told:
-            self._notice = cause
-        self._on_event(KernelDied(str(cause), exit_code, log, is_told))
+        is_reported = is_reported or never_ready or generation < self.used_generation
+        if not is_reported:
+            self._pending_loss = cause
+        self.listener.on_event(KernelDied(str(cause), exit_code, log, is_reported))
 
     def _on_restarted(self, event: Json, generation: int) -> None:
         self.generation = max(self.generation, generation + 1)
-        self._notice = None
+        self._pending_loss = None
         if self._expected_restart in event.get("restarts", ()):
             self._expected_restart = ""
             self._expected_generation = generation + 1
@@ -411,11 +429,11 @@ class Docket:
         pending = self._pending.get(message_id)
         if pending is None:
             return
-        cause = self.take_notice() if pending.is_cell else self._notice
+        cause = self.pop_pending_loss() if pending.is_cell else self._pending_loss
         cause = cause or SandboxLostError(
             "The variables are gone, because the kernel was replaced."
         )
-        pending.end(EndedError("lost", cause, has_not_run=True))
+        pending.end(RequestEndedError("lost", cause, has_not_run=True))
         self.remove(pending)
 
     def _on_unanswered(self, message_id: str) -> None:
@@ -424,16 +442,37 @@ class Docket:
             return
         words = "The sandbox's kernel was done with this and did not say how it ended."
         fate: Fate = "interrupted" if pending.was_interrupted else "unknown"
-        pending.end(EndedError(fate, SandboxError(words)))
+        pending.end(RequestEndedError(fate, SandboxError(words)))
         self.remove(pending)
 
     def _lose(self, message_ids: list[str], cause: SandboxLostError) -> bool:
         """End what a dead kernel was working on; whether a cell of ours was among it."""
-        is_told = False
+        is_reported = False
         for message_id in message_ids:
             pending = self._pending.get(str(message_id))
             if pending is not None:
-                is_told = is_told or pending.is_cell
-                pending.end(EndedError("lost", cause))
+                is_reported = is_reported or pending.is_cell
+                pending.end(RequestEndedError("lost", cause))
                 self.remove(pending)
-        return is_told
+        return is_reported
+
+
+def execute_content(cell: Cell) -> Json:
+    """The content of an ``execute_request``; whether to stop on errors is decided on our side."""
+    return {
+        "code": cell.code,
+        "silent": cell.silent,
+        "store_history": cell.store_history,
+        "user_expressions": cell.user_expressions,
+        "allow_stdin": cell.allow_stdin,
+        "stop_on_error": False,
+    }
+
+
+def fate_of(reply: Json, *, was_interrupted: bool) -> Fate:
+    """What a reply says of its cell."""
+    if reply.get("status") == "ok":
+        return "succeeded"
+    if was_interrupted and reply.get("ename") == "KeyboardInterrupt":
+        return "interrupted"
+    return "failed"

@@ -15,8 +15,8 @@ from fault_proxy import FaultProxy, Faults
 from sandbox_server import RunningSandbox, running_sandbox
 from waiting import eventually
 
-from ivy_kernel.errors import NetworkError
-from ivy_kernel.routes.agent import ReachableAgain, Unreachable
+from ivy_kernel.errors import NetworkError, SandboxError
+from ivy_kernel.routes.events import ReachableAgain, Unreachable
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -229,7 +229,7 @@ async def test_a_cell_longer_than_the_cap_goes_on_and_can_be_stopped() -> None:
             )
             await eventually(lambda: running.text.count("\n") >= 25, "five seconds of progress", 40)
             assert running.text.startswith("0\n1\n2\n3\n")
-            await far.route.interrupt(running.message_id)
+            await far.route.interrupt_request(running.message_id)
             ran = await asyncio.wait_for(running.end(), 20)
             assert ran.fate == "interrupted"
 
@@ -278,7 +278,7 @@ async def test_giving_up_calls_the_outcome_unknown(far: Far, network: FaultProxy
     )
     await eventually(lambda: running.text, "first output")
     network.is_out = True
-    said = await far.route.interrupt(running.message_id, deadline_seconds=0.3)
+    said = await far.route.interrupt_request(running.message_id, deadline_seconds=0.3)
     assert said == "unreachable"
     far.route.give_up(running.message_id)
     ran = await running.end()
@@ -298,6 +298,7 @@ async def test_when_nothing_can_be_reached_at_all_the_error_says_so(
         route_to(sandbox, proxy=proxy, kernel="shell", open_limit_seconds=0.5) as far,
     ):
         proxy.is_out = True
-        with pytest.raises(NetworkError):
+        with pytest.raises(SandboxError, match=r"Nothing of this cell was run\.$") as raised:
             await far.run("1")
+        assert isinstance(raised.value.__cause__, NetworkError)
         proxy.is_out = False

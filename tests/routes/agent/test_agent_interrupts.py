@@ -34,7 +34,7 @@ async def test_a_cell_that_was_refused_is_taken_back_at_the_first_interrupt(far:
     far.tools.refusal = not_ready
     running = far.begin("ran = True")
     await eventually(lambda: far.tools.refused, "the first refusal")
-    assert await far.route.interrupt(running.message_id, deadline_seconds=4) == "finished"
+    assert await far.route.interrupt_request(running.message_id, deadline_seconds=4) == "finished"
     ran = await asyncio.wait_for(running.end(), 1)
     assert ran.fate == "interrupted"
     assert "before it ran" in ran.outcome.reply["evalue"]
@@ -49,7 +49,7 @@ async def test_a_cell_is_taken_back_between_two_tries(far: Far) -> None:
     running = far.begin("ran = True")
     await eventually(lambda: far.tools.refused > 2 and not far.tools.under_way, "a pause")
     refused = far.tools.refused
-    assert await far.route.interrupt(running.message_id) == "finished"
+    assert await far.route.interrupt_request(running.message_id) == "finished"
     assert far.tools.refused == refused
     assert (await running.end()).fate == "interrupted"
     far.tools.refusal = None
@@ -61,7 +61,7 @@ async def test_a_cell_that_waits_for_the_agent_ends_at_once(far: Far) -> None:
     far.tools.refusal = not_ready
     running = far.begin("ran = True")
     await eventually(lambda: far.tools.refused, "the first refusal")
-    assert await far.route.interrupt(running.message_id) == "finished"
+    assert await far.route.interrupt_request(running.message_id) == "finished"
     assert (await asyncio.wait_for(running.end(), 1)).fate == "interrupted"
     far.tools.refusal = None
     assert not await has_run(far)
@@ -72,7 +72,7 @@ async def test_an_interrupt_in_an_outage_comes_through_after_it(far: Far) -> Non
     running = far.begin("import time\nprint('on', flush=True)\ntime.sleep(60)")
     await eventually(lambda: running.text, "first output")
     far.tools.refusal = lambda: NoAnswerError("the network is out")
-    said = await far.route.interrupt(running.message_id, deadline_seconds=0.5)
+    said = await far.route.interrupt_request(running.message_id, deadline_seconds=0.5)
     assert said == "unreachable"
     assert not running.task.done()
     far.tools.refusal = None
@@ -100,8 +100,8 @@ async def test_a_widgets_callback_is_interrupted(place: Path) -> None:
         content = {"comm_id": opened.content["comm_id"], "data": {}}
         sending = asyncio.create_task(far.route.send_comm(header, content))
         await eventually(lambda: "begin" in text_of(far.background), "the callback's begin")
-        assert await far.route.interrupt(header["msg_id"]) == "sent"
+        assert await far.route.interrupt_request(header["msg_id"]) == "sent"
         await asyncio.wait_for(sending, 10)
         assert "stopped" in text_of(far.background)
-        assert await far.route.interrupt(header["msg_id"]) == "finished"
+        assert await far.route.interrupt_request(header["msg_id"]) == "finished"
         assert (await far.run("import time; time.sleep(0.2); 7")).result == "7"

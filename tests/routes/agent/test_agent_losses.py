@@ -13,7 +13,7 @@ from sandbox_server import RunningSandbox, running_sandbox
 from waiting import eventually
 
 from ivy_kernel.errors import SandboxLostError
-from ivy_kernel.routes.agent import AgentLost, KernelDied, KernelReady, OutputDropped
+from ivy_kernel.routes.events import AgentLost, KernelDied, KernelReady, OutputDropped
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +138,7 @@ async def test_restart_needs_no_complaint_after_a_death(sandbox: RunningSandbox)
     async with route_to(sandbox, kernel="shell") as far:
         _, pid = await pids(far)
         await kill(pid)
-        await far.route.restart()
+        await far.route.restart_kernel()
         assert (await far.run("'x' in globals()")).result == "False"
 
 
@@ -155,7 +155,7 @@ async def test_output_nobody_fetched_is_dropped_and_counted(
             f"x = 'end'\nopen({str(tmp_path / 'done')!r}, 'w').close()"
         )
         await eventually(lambda: running.text, "first output")
-        await first.route.detach()
+        await first.route.close(keep=True)
         async with route_to(sandbox, "full", **options) as second:
             await running.end()
             (tmp_path / "alone").touch()
@@ -206,6 +206,6 @@ async def test_a_shutdown_ends_kernel_and_agent_and_removes_the_directory(
         directory = Path(far.route.describe()["directory"])
         assert directory.is_dir()
         assert directory.stat().st_mode & 0o077 == 0
-        await far.route.shutdown()
+        await far.route.close(keep=False)
         await eventually(lambda: not is_alive(agent) and not is_alive(kernel), "the end")
         assert not directory.exists()

@@ -14,12 +14,12 @@ from ivy_kernel.agent.inflight import (
     INTERRUPTED_GRACE_SECONDS,
     LONGEST_ARMING_SECONDS,
     REPLY_GRACE_SECONDS,
-    Flights,
-    Ledger,
+    InFlightRequests,
+    SubmissionSequence,
     TakenOverError,
 )
+from ivy_kernel.agent.long_polls import LongPoll, LongPolls
 from ivy_kernel.agent.message_log import MessageLog
-from ivy_kernel.agent.polls import Poll, Polls
 from ivy_kernel.routes.agent.calls import Outbox
 
 
@@ -32,32 +32,32 @@ def test_any_delivery_applies_each_number_once_in_order(count: int, dice: random
     calls += dice.sample(calls, len(calls) // 2)
     dice.shuffle(calls)
     calls.append([(n, n) for n in range(1, count + 1)])
-    ledger = Ledger()
-    ledger.attach("t")
-    assert [n for call in calls for n in ledger.take(call)] == list(range(1, count + 1))
-    assert ledger.applied == count
-    assert not ledger.is_holding
+    submissions = SubmissionSequence()
+    submissions.attach("t")
+    assert [n for call in calls for n in submissions.take(call)] == list(range(1, count + 1))
+    assert submissions.applied == count
+    assert not submissions.is_holding
 
 
 def test_a_newer_client_takes_over_and_an_older_one_cannot_return() -> None:
     """A repeated attach is the same client; a late one of the older client changes nothing."""
-    ledger = Ledger()
-    assert ledger.attach("a") == ledger.attach("a") == 1
-    assert ledger.attach("b") == 2
+    submissions = SubmissionSequence()
+    assert submissions.attach("a") == submissions.attach("a") == 1
+    assert submissions.attach("b") == 2
     with pytest.raises(TakenOverError):
-        ledger.attach("a")
+        submissions.attach("a")
     with pytest.raises(TakenOverError):
-        ledger.check(1)
-    ledger.check(2)
+        submissions.check(1)
+    submissions.check(2)
 
 
 def test_a_new_client_numbers_from_one_again() -> None:
     """Submissions of the older client that were held are forgotten."""
-    ledger = Ledger()
-    ledger.attach("a")
-    assert list(ledger.take([(1, "x"), (3, "late")])) == ["x"]
-    ledger.attach("b")
-    assert list(ledger.take([(1, "y"), (2, "z"), (3, "w")])) == ["y", "z", "w"]
+    submissions = SubmissionSequence()
+    submissions.attach("a")
+    assert list(submissions.take([(1, "x"), (3, "late")])) == ["x"]
+    submissions.attach("b")
+    assert list(submissions.take([(1, "y"), (2, "z"), (3, "w")])) == ["y", "z", "w"]
 
 
 def test_a_submission_is_withdrawn_only_while_it_provably_has_not_run() -> None:
@@ -81,22 +81,22 @@ class Parked:
         self.log = MessageLog(1 << 20)
         self.answers: list[tuple[str, int, bytes]] = []
         self.dead: set[str] = set()
-        self.polls = Polls(self.log, self._answer)
+        self.polls = LongPolls(self.log, self._answer)
 
-    def _answer(self, poll: Poll, offset: int, data: bytes) -> int:
+    def _answer(self, poll: LongPoll, offset: int, data: bytes) -> int:
         data = data[: poll.limit_chars]
         self.answers.append((poll.connection, offset, data))
         return 0 if poll.connection in self.dead else len(data)
 
-    def park(self, name: str, now: float, **wish: Any) -> None:
-        """Park a poll with usual wishes."""
-        wish = {"since": 0, "wait": 10.0, "grace": 0.02, "keep": 3, **wish}
-        self.polls.park(Poll(name, wish, now), wish, now)
+    def park(self, name: str, now: float, **options: Any) -> None:
+        """Park a poll with usual options."""
+        options = {"since": 0, "wait": 10.0, "grace": 0.02, "keep": 3, **options}
+        self.polls.park(LongPoll(name, options, now), now)
 
     def say(self, text: bytes, now: float, *, at_once: bool = False) -> None:
         """Something worth showing."""
         self.log.append(text)
-        self.polls.speak(now, at_once=at_once)
+        self.polls.notify(now, at_once=at_once)
 
 
 def test_the_first_output_waits_for_company() -> None:
@@ -126,7 +126,7 @@ def test_output_waits_longer_where_the_end_seems_near() -> None:
     parked = Parked()
     parked.park("a", 0.0, grace=0.005)
     parked.log.append(b"42\n")
-    parked.polls.speak(1.0, least_grace=0.02)
+    parked.polls.notify(1.0, least_delay=0.02)
     parked.polls.run(1.01, running=True)
     assert parked.answers == []
     parked.say(b"end\n", 1.011, at_once=True)
@@ -203,74 +203,74 @@ def test_a_truncated_answer_is_read_again_in_smaller_slices() -> None:
 
 def test_an_interrupt_waits_until_the_kernel_listens() -> None:
     """A kernel that has just said "busy" is signalled a moment later."""
-    flights = Flights()
-    flights.start("m", "execute_request")
-    flights.busy("m", 1.0)
-    assert flights.interrupt({"id": "i", "target": "m"}, 1.01) == "sent"
-    assert not flights.take_signal(1.02)
-    assert flights.take_signal(1.0 + ARMING_SECONDS)
-    assert not flights.take_signal(9.0)
+    requests = InFlightRequests()
+    requests.add("m", "execute_request")
+    requests.busy("m", 1.0)
+    assert requests.interrupt({"id": "i", "target": "m"}, 1.01) == "sent"
+    assert not requests.take_signal(1.02)
+    assert requests.take_signal(1.0 + ARMING_SECONDS)
+    assert not requests.take_signal(9.0)
 
 
 def test_an_interrupt_waits_while_a_young_cell_ignores_it() -> None:
     """It is signalled once it listens; a cell that goes on ignoring it has its way."""
-    flights = Flights()
-    flights.start("m", "execute_request")
-    flights.busy("m", 1.0)
-    flights.interrupt({"id": "1", "target": "m"}, 1.1)
-    assert not flights.take_signal(1.1, is_ignored=lambda: True)
-    assert flights.signal_at == 1.1 + ARMING_SECONDS
-    assert not flights.take_signal(2.0, is_ignored=lambda: True)
-    assert flights.take_signal(3.0, is_ignored=lambda: False)
-    assert flights.signal_at is None
-    flights.interrupt({"id": "2", "target": "m"}, 4.0)
-    assert flights.take_signal(1.1 + LONGEST_ARMING_SECONDS, is_ignored=lambda: True)
+    requests = InFlightRequests()
+    requests.add("m", "execute_request")
+    requests.busy("m", 1.0)
+    requests.interrupt({"id": "1", "target": "m"}, 1.1)
+    assert not requests.take_signal(1.1, is_ignored=lambda: True)
+    assert requests.signal_at == 1.1 + ARMING_SECONDS
+    assert not requests.take_signal(2.0, is_ignored=lambda: True)
+    assert requests.take_signal(3.0, is_ignored=lambda: False)
+    assert requests.signal_at is None
+    requests.interrupt({"id": "2", "target": "m"}, 4.0)
+    assert requests.take_signal(1.1 + LONGEST_ARMING_SECONDS, is_ignored=lambda: True)
 
 
 def test_an_interrupt_asked_twice_signals_once() -> None:
     """A repeated request, known by its id, gets the same answer and sends nothing."""
-    flights = Flights()
-    flights.start("m", "execute_request")
-    flights.busy("m", 0.0)
-    wish = {"id": "i", "target": "m"}
-    assert flights.interrupt(wish, 1.0) == "sent"
-    assert flights.take_signal(1.0)
-    assert flights.interrupt(wish, 1.1) == "sent"
-    assert not flights.take_signal(2.0)
+    requests = InFlightRequests()
+    requests.add("m", "execute_request")
+    requests.busy("m", 0.0)
+    interrupt = {"id": "i", "target": "m"}
+    assert requests.interrupt(interrupt, 1.0) == "sent"
+    assert requests.take_signal(1.0)
+    assert requests.interrupt(interrupt, 1.1) == "sent"
+    assert not requests.take_signal(2.0)
 
 
 def test_a_queued_cell_is_armed_and_a_finished_one_left_alone() -> None:
     """The interrupt strikes its own cell when that begins, and no other."""
-    flights = Flights()
-    flights.start("m", "execute_request")
-    assert flights.interrupt({"id": "1", "target": "m"}, 0.0) == "armed"
-    assert flights.interrupt({"id": "2", "target": "gone"}, 0.0) == "finished"
-    flights.busy("m", 1.0)
-    assert flights.take_signal(1.0 + ARMING_SECONDS)
+    requests = InFlightRequests()
+    requests.add("m", "execute_request")
+    assert requests.interrupt({"id": "1", "target": "m"}, 0.0) == "armed"
+    assert requests.interrupt({"id": "2", "target": "gone"}, 0.0) == "finished"
+    requests.busy("m", 1.0)
+    assert requests.take_signal(1.0 + ARMING_SECONDS)
 
 
 def test_an_end_needs_reply_and_idle() -> None:
     """A request has ended when both have come; a comm message has no reply."""
-    flights = Flights()
-    flights.start("m", "execute_request")
-    assert not flights.idle("m", 0.0)
-    assert flights.replied("m")
-    flights.start("c", "comm_msg")
-    assert flights.idle("c", 0.0)
+    requests = InFlightRequests()
+    requests.add("m", "execute_request")
+    assert not requests.idle("m", 0.0)
+    assert requests.replied("m")
+    requests.add("c", "comm_msg")
+    assert requests.idle("c", 0.0)
 
 
 def test_a_reply_that_never_comes_is_given_up() -> None:
     """That is noticed after a grace, and sooner when an interrupt in a bad moment may cost it."""
-    flights = Flights()
-    flights.start("m", "execute_request")
-    flights.idle("m", 1.0)
-    assert flights.unanswered(1.5) == []
-    assert flights.unanswered(1.1 + INTERRUPTED_GRACE_SECONDS) == []
-    assert flights.unanswered(1.1 + REPLY_GRACE_SECONDS) == ["m"]
-    assert len(flights) == 0
-    flights.start("n", "execute_request")
-    flights.busy("n", 10.0)
-    flights.interrupt({"id": "i", "target": "n"}, 11.0)
-    assert flights.take_signal(11.0)
-    flights.idle("n", 12.0)
-    assert flights.unanswered(12.1 + INTERRUPTED_GRACE_SECONDS) == ["n"]
+    requests = InFlightRequests()
+    requests.add("m", "execute_request")
+    requests.idle("m", 1.0)
+    assert requests.take_unanswered(1.5) == []
+    assert requests.take_unanswered(1.1 + INTERRUPTED_GRACE_SECONDS) == []
+    assert requests.take_unanswered(1.1 + REPLY_GRACE_SECONDS) == ["m"]
+    assert len(requests) == 0
+    requests.add("n", "execute_request")
+    requests.busy("n", 10.0)
+    requests.interrupt({"id": "i", "target": "n"}, 11.0)
+    assert requests.take_signal(11.0)
+    requests.idle("n", 12.0)
+    assert requests.take_unanswered(12.1 + INTERRUPTED_GRACE_SECONDS) == ["n"]

@@ -7,7 +7,7 @@ import pytest
 from ivy_kernel import errors
 from ivy_kernel.routes.agent.failures import Backoff, is_final, provably_not_run
 from ivy_kernel.routes.agent.frames import NoAgentError
-from ivy_kernel.routes.agent.pacing import Pacing
+from ivy_kernel.routes.agent.pacing import PollScheduler
 
 
 def api_error(status_code: int, after_seconds: float | None = None) -> errors.ApiError:
@@ -23,101 +23,101 @@ def api_error(status_code: int, after_seconds: float | None = None) -> errors.Ap
     return kind("x", status_code=status_code, retry_after_seconds=after_seconds)
 
 
-def heard(pacing: Pacing, now: float, **facts: bool) -> None:
+def heard(scheduler: PollScheduler, now: float, **facts: bool) -> None:
     """A poll was answered."""
     usual = {"has_output": False, "was_active": True, "is_active": True, "can_speak": False}
-    pacing.answered(now, **{**usual, **facts})
+    scheduler.answered(now, **{**usual, **facts})
 
 
 def test_until_calls_may_overlap_one_poll_waits_a_second() -> None:
     """An interrupt must never queue behind a long wait."""
-    pacing = Pacing(wait_seconds=25)
-    pacing.submitted(0.0)
-    assert pacing.wait_seconds(9.0) == 1.0
-    assert pacing.polls_wanted(5.0, is_active=True) == 1
-    pacing.may_overlap = False
-    assert pacing.wait_seconds(9.0) == 1.0
-    pacing.may_overlap = True
-    assert pacing.wait_seconds(9.0) == 25.0
+    scheduler = PollScheduler(wait_seconds=25)
+    scheduler.submitted(0.0)
+    assert scheduler.wait_seconds(9.0) == 1.0
+    assert scheduler.polls_wanted(5.0, is_active=True) == 1
+    scheduler.may_overlap = False
+    assert scheduler.wait_seconds(9.0) == 1.0
+    scheduler.may_overlap = True
+    assert scheduler.wait_seconds(9.0) == 25.0
 
 
 def test_a_short_cell_has_one_poll_a_longer_one_two_a_chatty_one_three() -> None:
     """More polls are in flight only where they help."""
-    pacing = Pacing(may_overlap=True)
-    pacing.submitted(0.0)
-    assert pacing.polls_wanted(0.5, is_active=True) == 1
-    assert pacing.polls_wanted(1.5, is_active=True) == 2
-    heard(pacing, 2.0, has_output=True)
-    assert pacing.polls_wanted(2.0, is_active=True) == 3
-    heard(pacing, 3.0)
-    assert pacing.polls_wanted(3.0, is_active=True) == 2
+    scheduler = PollScheduler(may_overlap=True)
+    scheduler.submitted(0.0)
+    assert scheduler.polls_wanted(0.5, is_active=True) == 1
+    assert scheduler.polls_wanted(1.5, is_active=True) == 2
+    heard(scheduler, 2.0, has_output=True)
+    assert scheduler.polls_wanted(2.0, is_active=True) == 3
+    heard(scheduler, 3.0)
+    assert scheduler.polls_wanted(3.0, is_active=True) == 2
 
 
-def graces(gap_seconds: float, answers: int) -> list[float]:
-    """The grace after each of a number of answers that come at even distances."""
-    pacing = Pacing(may_overlap=True)
-    pacing.submitted(0.0)
-    found = [pacing.grace(0.0)]
+def delays(gap_seconds: float, answers: int) -> list[float]:
+    """The batching delay after each of a number of answers that come at even distances."""
+    scheduler = PollScheduler(may_overlap=True)
+    scheduler.submitted(0.0)
+    found = [scheduler.batching_delay(0.0)]
     for number in range(1, answers + 1):
-        heard(pacing, number * gap_seconds, has_output=True)
-        found.append(pacing.grace(number * gap_seconds))
+        heard(scheduler, number * gap_seconds, has_output=True)
+        found.append(scheduler.batching_delay(number * gap_seconds))
     return found
 
 
 def test_output_now_and_then_is_shown_at_once() -> None:
     """Ten lines a second are ten answers a second, for a while; then fewer, for the rate limit."""
-    found = graces(0.1, 200)
+    found = delays(0.1, 200)
     assert set(found[:60]) == {found[0]}
     assert found[0] < 0.01
     assert found[-1] == 0.25
-    assert set(graces(1.0, 500)) == {found[0]}
+    assert set(delays(1.0, 500)) == {found[0]}
 
 
 def test_dense_output_is_collected_ever_longer() -> None:
     """Within bounds; the next cell starts anew."""
-    found = graces(0.02, 30)
+    found = delays(0.02, 30)
     assert sorted(found) == found
     assert found[0] < 0.01
     assert found[10] > 0.1
     assert found[-1] == 0.25
-    pacing = Pacing(may_overlap=True)
+    scheduler = PollScheduler(may_overlap=True)
     for number in range(20):
-        heard(pacing, number * 0.02, has_output=True)
-    pacing.submitted(1.0)
-    assert pacing.grace(1.0) == found[0]
+        heard(scheduler, number * 0.02, has_output=True)
+    scheduler.submitted(1.0)
+    assert scheduler.batching_delay(1.0) == found[0]
 
 
 def test_output_that_becomes_sparse_again_is_shown_at_once_again() -> None:
     """A burst in the middle of a long cell does not slow its later lines down."""
-    pacing = Pacing(may_overlap=True)
-    pacing.submitted(0.0)
-    first = pacing.grace(0.0)
+    scheduler = PollScheduler(may_overlap=True)
+    scheduler.submitted(0.0)
+    first = scheduler.batching_delay(0.0)
     for number in range(20):
-        heard(pacing, number * 0.02, has_output=True)
+        heard(scheduler, number * 0.02, has_output=True)
     for number in range(20):
-        heard(pacing, 10.0 + number, has_output=True)
-    assert pacing.grace(31.0) == first
+        heard(scheduler, 10.0 + number, has_output=True)
+    assert scheduler.batching_delay(31.0) == first
 
 
 def test_between_cells_only_what_can_speak_is_listened_to() -> None:
     """Not at once, and not for ever."""
-    pacing = Pacing(may_overlap=True, idle_poll_seconds=100)
-    pacing.submitted(0.0)
-    heard(pacing, 1.0, is_active=False, can_speak=False)
-    assert pacing.polls_wanted(2.0, is_active=False) == 0
-    heard(pacing, 1.0, is_active=False, can_speak=True)
-    assert pacing.polls_wanted(1.1, is_active=False) == 0
-    assert pacing.should_listen_later(1.1)
-    assert pacing.polls_wanted(1.5, is_active=False) == 1
-    assert pacing.polls_wanted(102.0, is_active=False) == 0
+    scheduler = PollScheduler(may_overlap=True, idle_poll_seconds=100)
+    scheduler.submitted(0.0)
+    heard(scheduler, 1.0, is_active=False, can_speak=False)
+    assert scheduler.polls_wanted(2.0, is_active=False) == 0
+    heard(scheduler, 1.0, is_active=False, can_speak=True)
+    assert scheduler.polls_wanted(1.1, is_active=False) == 0
+    assert scheduler.should_listen_later(1.1)
+    assert scheduler.polls_wanted(1.5, is_active=False) == 1
+    assert scheduler.polls_wanted(102.0, is_active=False) == 0
 
 
 def test_where_calls_are_queued_nothing_is_listened_to() -> None:
     """A poll between cells would hold up the next cell."""
-    pacing = Pacing(may_overlap=False)
-    pacing.submitted(0.0)
-    heard(pacing, 1.0, is_active=False, can_speak=True)
-    assert pacing.polls_wanted(5.0, is_active=False) == 0
+    scheduler = PollScheduler(may_overlap=False)
+    scheduler.submitted(0.0)
+    heard(scheduler, 1.0, is_active=False, can_speak=True)
+    assert scheduler.polls_wanted(5.0, is_active=False) == 0
 
 
 def test_a_rate_limit_makes_the_link_modest() -> None:
@@ -125,45 +125,45 @@ def test_a_rate_limit_makes_the_link_modest() -> None:
 
     Nothing else would tell of a cell whose poll is lost, so that it does not wait for long.
     """
-    pacing = Pacing(may_overlap=True)
-    pacing.submitted(0.0)
-    heard(pacing, 1.0, has_output=True)
-    pacing.failed(api_error(429), 2.0, asked=25, lasted=0.1)
-    assert pacing.polls_wanted(3.0, is_active=True) == 1
-    assert pacing.grace(3.0) == 1.0
-    assert pacing.wait_seconds(3.0) == 5.0
-    assert pacing.wait_seconds(100.0) == 25.0
-    assert pacing.polls_wanted(100.0, is_active=True) == 3
+    scheduler = PollScheduler(may_overlap=True)
+    scheduler.submitted(0.0)
+    heard(scheduler, 1.0, has_output=True)
+    scheduler.failed(api_error(429), 2.0, asked=25, lasted=0.1)
+    assert scheduler.polls_wanted(3.0, is_active=True) == 1
+    assert scheduler.batching_delay(3.0) == 1.0
+    assert scheduler.wait_seconds(3.0) == 5.0
+    assert scheduler.wait_seconds(100.0) == 25.0
+    assert scheduler.polls_wanted(100.0, is_active=True) == 3
 
 
 def test_the_cap_of_a_tool_is_learnt_and_tried_again_later() -> None:
     """A poll that was ended early shortens the next ones; many whole waits lengthen them."""
-    pacing = Pacing(wait_seconds=25, may_overlap=True)
-    pacing.failed(api_error(504), 3.0, asked=25, lasted=3.0)
-    shorter = pacing.wait_seconds(9.0)
+    scheduler = PollScheduler(wait_seconds=25, may_overlap=True)
+    scheduler.failed(api_error(504), 3.0, asked=25, lasted=3.0)
+    shorter = scheduler.wait_seconds(9.0)
     assert shorter < 3.0
     for _ in range(10):
-        pacing.waited(shorter)
-    assert shorter < pacing.wait_seconds(9.0) <= 25
-    longer = pacing.wait_seconds(9.0)
-    pacing.failed(errors.NoAnswerError("x"), 3.0, asked=25, lasted=2.0)
-    assert pacing.wait_seconds(9.0) == longer
+        scheduler.waited(shorter)
+    assert shorter < scheduler.wait_seconds(9.0) <= 25
+    longer = scheduler.wait_seconds(9.0)
+    scheduler.failed(errors.NoAnswerError("x"), 3.0, asked=25, lasted=2.0)
+    assert scheduler.wait_seconds(9.0) == longer
 
 
 def test_queueing_is_believed_when_it_is_seen_twice() -> None:
     """One slow answer does not make a sandbox serial, and the verdict is looked into again."""
-    pacing = Pacing()
-    assert pacing.wants_probe(0.0)
-    pacing.queueing_seen(1.0)
-    assert pacing.may_overlap is None
-    pacing.queueing_seen(2.0)
-    assert pacing.may_overlap is False
-    assert not pacing.wants_probe(3.0)
-    assert pacing.wants_probe(100.0)
-    pacing.overlap_seen()
-    assert pacing.may_overlap is True
-    assert not pacing.wants_probe(1000.0)
-    assert not Pacing(may_overlap=False).wants_probe(1000.0)
+    scheduler = PollScheduler()
+    assert scheduler.wants_probe(0.0)
+    scheduler.queueing_seen(1.0)
+    assert scheduler.may_overlap is None
+    scheduler.queueing_seen(2.0)
+    assert scheduler.may_overlap is False
+    assert not scheduler.wants_probe(3.0)
+    assert scheduler.wants_probe(100.0)
+    scheduler.overlap_seen()
+    assert scheduler.may_overlap is True
+    assert not scheduler.wants_probe(1000.0)
+    assert not PollScheduler(may_overlap=False).wants_probe(1000.0)
 
 
 @pytest.mark.parametrize("after_seconds", [0.5, 30.0])

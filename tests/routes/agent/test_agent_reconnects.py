@@ -13,7 +13,7 @@ from waiting import eventually
 
 from ivy_kernel.errors import CredentialsError, NoAnswerError, SandboxLostError
 from ivy_kernel.models import Message
-from ivy_kernel.routes.agent import AgentOpened
+from ivy_kernel.routes.events import AgentOpened
 
 HEALTH = "ivy_kernel.routes.agent.failures"
 
@@ -108,7 +108,7 @@ async def test_a_death_is_told_in_every_agent(far: Far) -> None:
     """The end of an agent that had many kernels hides no end of a kernel in the next one."""
     for _ in range(2):
         await far.run("x = 1")
-        await far.route.restart()
+        await far.route.restart_kernel()
     ran = await far.run("import os; os.getppid()")
     await kill(int(ran.result))
     with pytest.raises(SandboxLostError):

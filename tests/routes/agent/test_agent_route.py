@@ -14,7 +14,7 @@ from waiting import eventually
 
 from ivy_kernel.errors import SandboxError, SandboxLostError
 from ivy_kernel.models import Message
-from ivy_kernel.routes.agent import AgentOpened, KernelReady
+from ivy_kernel.routes.events import AgentOpened, KernelReady
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -146,7 +146,7 @@ async def test_an_interrupt_stops_the_running_cell(far: Far) -> None:
     """An interrupt reaches the kernel, and the cell says KeyboardInterrupt."""
     running = far.begin("import time\nprint('on', flush=True)\ntime.sleep(60)")
     await eventually(lambda: running.text, "first output")
-    assert await far.route.interrupt(running.message_id) == "sent"
+    assert await far.route.interrupt_request(running.message_id) == "sent"
     ran = await asyncio.wait_for(running.end(), 20)
     assert ran.fate == "interrupted"
     assert ran.messages[-1].content["ename"] == "KeyboardInterrupt"
@@ -157,7 +157,7 @@ async def test_an_interrupt_that_overtakes_its_cell_still_stops_it(far: Far) -> 
     """An interrupt sent in the same moment as the cell is aimed at it and not lost."""
     running = far.begin("import time; time.sleep(60)")
     await asyncio.sleep(0)
-    said = await far.route.interrupt(running.message_id)
+    said = await far.route.interrupt_request(running.message_id)
     assert said in ("sent", "armed")
     assert (await asyncio.wait_for(running.end(), 20)).fate == "interrupted"
 
@@ -167,7 +167,7 @@ async def test_an_interrupt_for_a_queued_cell_waits_for_it(far: Far, tmp_path: P
     first = far.begin("print('on', flush=True)\n" + waits_for(tmp_path / "armed") + "'whole'")
     second = far.begin("import time; time.sleep(60)")
     await eventually(lambda: first.text, "first output")
-    assert await far.route.interrupt(second.message_id) == "armed"
+    assert await far.route.interrupt_request(second.message_id) == "armed"
     (tmp_path / "armed").touch()
     assert (await first.end()).result == "'whole'"
     assert (await asyncio.wait_for(second.end(), 20)).fate == "interrupted"
@@ -177,7 +177,7 @@ async def test_an_interrupt_for_a_finished_cell_does_nothing(far: Far) -> None:
     """A late interrupt harms no other cell."""
     running = far.begin("1")
     await running.end()
-    assert await far.route.interrupt(running.message_id) == "finished"
+    assert await far.route.interrupt_request(running.message_id) == "finished"
 
 
 async def test_a_cell_interrupted_while_the_agent_starts_does_not_run(
@@ -187,7 +187,7 @@ async def test_a_cell_interrupted_while_the_agent_starts_does_not_run(
     async with route_to(sandbox, kernel="shell") as far:
         running = far.begin("open('ran', 'w')")
         await asyncio.sleep(0)
-        assert await far.route.interrupt(running.message_id) == "finished"
+        assert await far.route.interrupt_request(running.message_id) == "finished"
         ran = await running.end()
         assert ran.fate == "interrupted"
         assert (await far.run("import os; os.path.exists('ran')")).result == "False"
@@ -210,7 +210,7 @@ async def test_input_that_nobody_answers_can_be_interrupted(far: Far) -> None:
     running = far.begin("import getpass; getpass.getpass()", allow_stdin=True)
     await eventually(lambda: running.messages, "the question")
     assert running.messages[0].content["password"] is True
-    await far.route.interrupt(running.message_id)
+    await far.route.interrupt_request(running.message_id)
     assert (await asyncio.wait_for(running.end(), 20)).fate == "interrupted"
 
 
@@ -300,7 +300,7 @@ async def test_nothing_is_polled_when_nothing_can_speak(sandbox: RunningSandbox)
 async def test_restart_gives_a_fresh_namespace(far: Far) -> None:
     """After a restart the variables are gone, and the next cell runs without a complaint."""
     await far.run("x = 1")
-    await far.route.restart()
+    await far.route.restart_kernel()
     ran = await far.run("'x' in globals()")
     assert (ran.fate, ran.result) == ("succeeded", "False")
     assert ran.outcome.reply["execution_count"] == 1
@@ -310,7 +310,7 @@ async def test_restart_during_a_cell_says_so(far: Far) -> None:
     """A cell that a restart ends is called lost, once, in the output and in the reply."""
     running = far.begin("import time\nprint('on', flush=True)\ntime.sleep(60)")
     await eventually(lambda: running.text, "first output")
-    await far.route.restart()
+    await far.route.restart_kernel()
     ran = await running.end()
     assert ran.fate in ("lost", "interrupted")
     assert ran.messages[-1].content["ename"] == ran.outcome.reply["ename"]
@@ -327,7 +327,7 @@ async def test_a_second_route_attaches_and_shows_what_went_on(
             "for i in range(6):\n    print(i, flush=True)"
         )
         await eventually(lambda: running.text, "first output")
-        await first.route.detach()
+        await first.route.close(keep=True)
         assert (await running.end()).fate == "unknown"
         async with route_to(sandbox, "crash", session_key="same") as second:
             await second.route.open()
@@ -361,7 +361,7 @@ async def test_a_closed_route_says_so(sandbox: RunningSandbox) -> None:
     """After shutdown a cell is refused in words."""
     async with route_to(sandbox, kernel="shell") as far:
         await ready(far)
-        await far.route.shutdown()
+        await far.route.close(keep=False)
         with pytest.raises(SandboxError, match="closed"):
             await far.run("1")
 
@@ -372,7 +372,7 @@ async def test_shutdown_during_the_start_leaves_nothing(sandbox: RunningSandbox)
         sandbox_id = sandbox.create("early")["sandboxId"]  # of the sandbox that is there
         running = far.begin("1")
         await eventually(lambda: far.tools.calls, "the start")
-        await far.route.shutdown()
+        await far.route.close(keep=False)
         with pytest.raises(SandboxError):
             await running.end()
     ours = {"sandboxId": sandbox_id, "pids": []}

@@ -12,7 +12,7 @@ from waiting import eventually
 
 from ivy_kernel.errors import RouteError
 from ivy_kernel.local_sandbox.simulation.runners import unavailable
-from ivy_kernel.routes.agent import Rung
+from ivy_kernel.routes.agent.calls import LaunchMethod
 
 PYTHON, NOTEBOOK = "sandbox_python", "sandbox_notebook"
 
@@ -27,23 +27,23 @@ def only_where_possible(runner: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("runner", "rung"),
+    ("runner", "launch_method"),
     [
-        ("normal", Rung(PYTHON, PYTHON)),
-        ("serial", Rung(PYTHON, PYTHON)),
-        ("python_dash_c", Rung(PYTHON, PYTHON)),
-        ("kill_descendants", Rung(NOTEBOOK, PYTHON)),
-        ("pid_namespace", Rung(NOTEBOOK, PYTHON)),
+        ("normal", LaunchMethod(PYTHON, PYTHON)),
+        ("serial", LaunchMethod(PYTHON, PYTHON)),
+        ("python_dash_c", LaunchMethod(PYTHON, PYTHON)),
+        ("kill_descendants", LaunchMethod(NOTEBOOK, PYTHON)),
+        ("pid_namespace", LaunchMethod(NOTEBOOK, PYTHON)),
     ],
 )
-async def test_the_rung_that_holds(runner: str, rung: Rung) -> None:
-    """Each runner ends on the best rung that it bears, and no cell runs twice."""
+async def test_the_rung_that_holds(runner: str, launch_method: LaunchMethod) -> None:
+    """Each runner ends on the best launch_method that it bears, and no cell runs twice."""
     only_where_possible(runner)
     with running_sandbox(runner=runner) as server:
         async with route_to(server, kernel="shell") as far:
             counts = [(await far.run(CODE)).result for _ in range(3)]
             assert counts == ["1", "2", "3"]
-            assert far.route.describe()["rung"] == str(rung)
+            assert far.route.describe()["launch_method"] == str(launch_method)
             assert (await far.run("len(open('ran.txt').read())")).result == "3"
 
 
@@ -82,21 +82,21 @@ async def test_limits_and_shapes_that_do_not_matter(settings: dict[str, Any]) ->
 async def test_the_notebook_tool_alone_carries_everything() -> None:
     """Where only the notebook tool keeps processes, it starts the agent and speaks to it."""
     with running_sandbox() as server:
-        rungs = (Rung(NOTEBOOK, NOTEBOOK),)
-        async with route_to(server, kernel="shell", rungs=rungs) as far:
+        launch_methods = (LaunchMethod(NOTEBOOK, NOTEBOOK),)
+        async with route_to(server, kernel="shell", launch_methods=launch_methods) as far:
             assert [(await far.run(CODE)).result for _ in range(2)] == ["1", "2"]
             assert far.route.describe()["calls_may_overlap"] is False
 
 
-async def test_no_rung_holds() -> None:
-    """Where nothing survives a call the route says why, for each rung, and runs no cell."""
+async def test_no_launch_method_works() -> None:
+    """Where nothing survives a call the route says why, for each method, and runs no cell."""
     only_where_possible("kill_descendants")
     with running_sandbox(runner="kill_descendants") as server:
-        rungs = (Rung(PYTHON, PYTHON),)
-        async with route_to(server, kernel="shell", rungs=rungs) as far:
+        launch_methods = (LaunchMethod(PYTHON, PYTHON),)
+        async with route_to(server, kernel="shell", launch_methods=launch_methods) as far:
             with pytest.raises(RouteError, match="does not survive") as refusal:
                 await far.run(CODE)
-            assert str(rungs[0]) in str(refusal.value)
+            assert str(launch_methods[0]) in str(refusal.value)
         assert not list(server.root.rglob("ran.txt"))
 
 
@@ -108,7 +108,7 @@ async def test_serial_calls_are_noticed_and_an_interrupt_still_comes_through() -
             await eventually(
                 lambda: far.route.describe()["calls_may_overlap"] is False, "noticing it", 45
             )
-            assert await far.route.interrupt(running.message_id) == "sent"
+            assert await far.route.interrupt_request(running.message_id) == "sent"
             ran = await running.end()
             assert ran.fate == "interrupted"
             waits = [float(lasted) for _, _, lasted in far.tools.log]

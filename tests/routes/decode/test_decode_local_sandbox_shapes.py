@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from decode_strategies import PNG, TRACEBACK
 
-from ivy_kernel.local_sandbox.simulation.result_shapes import CASES, FAMILIES, NESTINGS, Run, shaped
+from ivy_kernel.local_sandbox.results import Run, shaped
+from ivy_kernel.local_sandbox.simulation.result_shapes import CASES, NESTINGS, SHAPES
 from ivy_kernel.routes.decode import DecodedResult, decode_result
 
 WITHOUT_PICTURES = ("process", "text", "error")
 
-every_family = pytest.mark.parametrize("family", FAMILIES)
+every_family = pytest.mark.parametrize("family", SHAPES)
 
 
 def decoded_in_all_spellings(run: Run, family: str) -> Iterator[DecodedResult]:

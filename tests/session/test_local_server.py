@@ -24,7 +24,7 @@ from ivy_kernel.api import Connection, IvyClient
 from ivy_kernel.api.auth import Credential
 from ivy_kernel.errors import NotSentError
 from ivy_kernel.session import local_server
-from ivy_kernel.session.local_server import Embedded, find, find_or_start, runtime_file
+from ivy_kernel.session.local_server import LocalServer, find, find_or_start, runtime_file
 from ivy_kernel.session.open import LiveSettings, open_lifecycle
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -68,12 +68,12 @@ def bystander() -> Iterator[int]:
     process.communicate()
 
 
-async def start(idle_exit_seconds: float = 600) -> Embedded:
+async def start(idle_exit_seconds: float = 600) -> LocalServer:
     """The server of this test."""
     return await find_or_start(idle_exit_seconds=idle_exit_seconds)
 
 
-async def state_of(found: Embedded) -> str:
+async def state_of(found: LocalServer) -> str:
     """What its API says of a chat."""
     client = IvyClient(Connection(found.url, Credential(lambda: found.token)), retry_seconds=0)
     try:

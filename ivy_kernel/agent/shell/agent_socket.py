@@ -16,8 +16,8 @@ READ_BYTES = 1 << 16
 POLL_SECONDS = 0.1
 
 
-class Wiring:
-    """Sends whole Jupyter messages and receives requests.
+class AgentSocket:
+    """Sends Jupyter messages to the agent and receives requests from it.
 
     Parameters
     ----------
@@ -33,15 +33,16 @@ class Wiring:
         self.parent: dict[str, Any] = {}
 
     def start(self) -> None:
-        """Begin to read. When the agent goes, this process goes too, whatever it is doing."""
+        """Begin to read. When the agent ends, this process ends too, whatever it is doing."""
+        # In a thread, so that the end of the socket is noticed while a cell runs.
         threading.Thread(target=self._read, daemon=True).start()
 
     def announce(self, info: dict[str, Any]) -> None:
-        """Tell the agent that requests can be taken."""
+        """Tell the agent that the shell is ready for requests."""
         self._write({"ready": info})
 
     def send(self, channel: str, msg_type: str, content: dict[str, Any]) -> None:
-        """Send a message whose parent is the request that is being worked on."""
+        """Send a message whose parent is the current request."""
         header = {
             "msg_id": uuid.uuid4().hex,
             "msg_type": msg_type,
@@ -58,12 +59,13 @@ class Wiring:
 
     def next_request(self) -> dict[str, Any]:
         """Wait for the next request; an interrupt can break the wait."""
+        # With a time-out: a get() without one is not broken by a signal on every platform.
         while True:
             with contextlib.suppress(queue.Empty):
                 return self._requests.get(timeout=60)
 
     def ask(self, prompt: str, *, is_password: bool) -> str:
-        """What the user types (message spec, "Messages on the stdin channel")."""
+        """Return what the user types (message spec, "Messages on the stdin channel")."""
         with contextlib.suppress(queue.Empty):
             while True:
                 self._inputs.get_nowait()  # an answer that came too late for an earlier question

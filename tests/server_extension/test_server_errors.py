@@ -8,7 +8,7 @@ import pytest
 from tornado.web import HTTPError
 
 from ivy_kernel import errors
-from ivy_kernel.server_extension.errors import UnknownSandboxError, refuse
+from ivy_kernel.server_extension.errors import UnknownSandboxError, error_response
 
 STATUSES = {
     "UsageError": 400,
@@ -49,7 +49,7 @@ def leaves(kind: type[errors.IvyError]) -> Iterator[type[errors.IvyError]]:
 def test_each_error_of_ours_has_its_status(kind: type[errors.IvyError]) -> None:
     """Its class is the kind, its sentence the message; and it never signs the browser out."""
     more = {"status_code": 401} if issubclass(kind, errors.ApiError) else {}
-    status, body = refuse(kind("One sentence\n that helps.", **more))
+    status, body = error_response(kind("One sentence\n that helps.", **more))
     assert status == STATUSES[kind.__name__]
     assert status not in (401, 403)
     assert body == {"error": {"kind": kind.__name__, "message": "One sentence that helps."}}
@@ -69,14 +69,14 @@ def test_each_error_of_ours_has_its_status(kind: type[errors.IvyError]) -> None:
 )
 def test_an_error_of_the_server_is_told_in_our_words(status: int, kind: str) -> None:
     """What was raised may quote addresses with tokens, so that it is not repeated."""
-    got, body = refuse(HTTPError(status, "http://x/?token=secret", reason="secret"))
+    got, body = error_response(HTTPError(status, "http://x/?token=secret", reason="secret"))
     assert (got, body["error"]["kind"]) == (status, kind)
     assert "secret" not in str(body)
 
 
 def test_a_fault_tells_nothing_of_its_text() -> None:
     """An exception that is no error of ours becomes a 500 that points to the log."""
-    status, body = refuse(ValueError("secret"))
+    status, body = error_response(ValueError("secret"))
     assert status == 500
     assert body["error"]["kind"] == "InternalServerError"
     assert "log" in body["error"]["message"]
@@ -85,5 +85,5 @@ def test_a_fault_tells_nothing_of_its_text() -> None:
 
 def test_an_unknown_id_has_a_kind_of_its_own() -> None:
     """So that a front end can tell a sandbox that is gone from a route that never was."""
-    status, body = refuse(UnknownSandboxError())
+    status, body = error_response(UnknownSandboxError())
     assert (status, body["error"]["kind"]) == (404, "UnknownSandboxError")

@@ -1,4 +1,4 @@
-"""Notes about who uses which sandbox: private, exact, and gone with their process."""
+"""The registry of kernels and their sandboxes: private, exact, and gone with their process."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ import pytest
 from sandbox_server import REPOSITORY
 
 from ivy_kernel.session.kernel_registry import (
-    Use,
-    UseNote,
-    UseReader,
+    KernelEntry,
+    KernelRegistration,
+    RegistryReader,
     kernel_id_of,
-    notes_directory,
+    registry_directory,
 )
 
 PROGRAM = """
 import os, sys
-from ivy_kernel.session.kernel_registry import UseNote
-note = UseNote("a-kernel")
-note.write(api_url="local", chat_id="a-chat")
+from ivy_kernel.session.kernel_registry import KernelRegistration
+registration = KernelRegistration("a-kernel")
+registration.register(api_url="local", chat_id="a-chat")
 {end}
 """
 
 
 def run(end: str) -> None:
-    """Let another process write a note and end."""
+    """Let another process register and end."""
     subprocess.run(
         [sys.executable, "-c", PROGRAM.format(end=end)],
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
@@ -41,88 +41,96 @@ def run(end: str) -> None:
 
 
 def files() -> list[Path]:
-    """All files in the directory of notes."""
-    directory = notes_directory()
+    """All files in the directory of the registry."""
+    directory = registry_directory()
     return sorted(directory.iterdir()) if directory.is_dir() else []
 
 
-def test_a_note_tells_a_reader_all_of_it() -> None:
+def test_an_entry_tells_a_reader_all_of_it() -> None:
     """What was written is what is read, and only this user can read it."""
-    note = UseNote("a-kernel", "magic")
-    note.write(api_url="https://api.example", chat_id="a-chat", campaign_id="a-campaign")
-    use = Use("a-kernel", os.getpid(), "magic", "https://api.example", "a-chat", "a-campaign")
-    assert UseReader().current() == (use,)
-    assert stat.S_IMODE(notes_directory().stat().st_mode) == 0o700
+    registration = KernelRegistration("a-kernel", "magic")
+    registration.register(api_url="https://api.example", chat_id="a-chat", campaign_id="a-campaign")
+    entry = KernelEntry(
+        "a-kernel", os.getpid(), "magic", "https://api.example", "a-chat", "a-campaign"
+    )
+    assert RegistryReader().current() == (entry,)
+    assert stat.S_IMODE(registry_directory().stat().st_mode) == 0o700
     assert [stat.S_IMODE(path.stat().st_mode) for path in files()] == [0o600]
-    note.remove()
+    registration.unregister()
     assert files() == []
 
 
 def test_a_reader_follows_every_change() -> None:
     """However fast they follow each other, changes are seen at the next look."""
-    reader, note, other = UseReader(), UseNote("one"), UseNote("other")
+    reader, registration, other = (
+        RegistryReader(),
+        KernelRegistration("one"),
+        KernelRegistration("other"),
+    )
     assert reader.current() == ()
     for number in range(20):
-        note.write(api_url="local", chat_id=f"chat-{number}")
-        assert [use.chat_id for use in reader.current()] == [f"chat-{number}"]
-    other.write(api_url="local", chat_id="another")
-    assert {use.kernel_id for use in reader.current()} == {"one", "other"}
-    note.remove()
-    assert [use.kernel_id for use in reader.current()] == ["other"]
-    other.remove()
-    other.remove()  # harmless
+        registration.register(api_url="local", chat_id=f"chat-{number}")
+        assert [entry.chat_id for entry in reader.current()] == [f"chat-{number}"]
+    other.register(api_url="local", chat_id="another")
+    assert {entry.kernel_id for entry in reader.current()} == {"one", "other"}
+    registration.unregister()
+    assert [entry.kernel_id for entry in reader.current()] == ["other"]
+    other.unregister()
+    other.unregister()  # harmless
     assert reader.current() == ()
 
 
 def test_a_quiet_directory_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looking costs one look at the directory while nothing has changed in it."""
-    note, reader = UseNote("a-kernel"), UseReader()
-    note.write(api_url="local", chat_id="a-chat")
-    os.utime(notes_directory(), (1.0, 1.0))  # long ago
+    registration, reader = KernelRegistration("a-kernel"), RegistryReader()
+    registration.register(api_url="local", chat_id="a-chat")
+    os.utime(registry_directory(), (1.0, 1.0))  # long ago
     first = reader.current()
     monkeypatch.setattr(Path, "read_text", lambda *_, **__: pytest.fail("read again"))
     assert reader.current() == first
     monkeypatch.undo()
-    note.remove()
+    registration.unregister()
 
 
-@pytest.mark.parametrize("end", ["", "sys.exit(3)", "raise ValueError", "note.remove()"])
-def test_a_process_that_ends_in_order_leaves_no_note(end: str) -> None:
-    """The note goes when its process does."""
+@pytest.mark.parametrize(
+    "end", ["", "sys.exit(3)", "raise ValueError", "registration.unregister()"]
+)
+def test_a_process_that_ends_in_order_leaves_no_entry(end: str) -> None:
+    """The entry goes when its process does."""
     run(end)
     assert files() == []
 
 
-def test_the_note_of_a_process_that_was_killed_is_ignored_and_removed() -> None:
+def test_the_entry_of_a_process_that_was_killed_is_ignored_and_removed() -> None:
     """Nobody is shown who is not there, and nothing is left to gather dust."""
     run("os._exit(1)")
     assert len(files()) == 1
-    assert UseReader().current() == ()
+    assert RegistryReader().current() == ()
     assert files() == []
 
 
 def test_the_next_writer_removes_what_the_dead_have_left() -> None:
-    """Without any Jupyter server notes do not pile up either."""
+    """Without any Jupyter server entries do not pile up either."""
     run("os._exit(1)")
     run("os._exit(1)")
     assert len(files()) == 1
 
 
-def test_a_forked_process_leaves_the_note_alone() -> None:
-    """A child that ends, even in order, does not take its parent's note with it."""
+def test_a_forked_process_leaves_the_entry_alone() -> None:
+    """A child that ends, even in order, does not take its parent's entry with it."""
     run("pid = os.fork()\nif not pid: sys.exit()\nos.waitpid(pid, 0)\nos._exit(0)")
     assert len(files()) == 1
 
 
 def valid() -> dict[str, object]:
-    """What a sound note holds."""
-    use: dict[str, object] = {"kernel_id": "k", "process_id": os.getpid(), "kind": "kernel"}
-    return {**use, "api_url": "local", "chat_id": "c", "campaign_id": ""}
+    """The fields of a sound entry."""
+    entry: dict[str, object] = {"kernel_id": "k", "process_id": os.getpid(), "kind": "kernel"}
+    return {**entry, "api_url": "local", "chat_id": "c", "campaign_id": ""}
 
 
 def plant(text: str, mode: int = 0o600) -> Path:
-    """Write a file that looks like a note."""
-    directory = notes_directory()
+    """Write a file that looks like an entry."""
+    directory = registry_directory()
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = directory / "1-1.json"
     path.write_text(text)
@@ -148,16 +156,16 @@ def plant(text: str, mode: int = 0o600) -> Path:
         json.dumps({**valid(), "chat_id": "c" * 200_000}),
     ],
 )
-def test_a_file_that_is_no_note_is_ignored(text: str) -> None:
+def test_a_file_that_is_no_entry_is_ignored(text: str) -> None:
     """Whatever lies in the directory, the reader goes on."""
     plant(text)
-    assert UseReader().current() == ()
+    assert RegistryReader().current() == ()
 
 
 def test_a_sound_file_is_read() -> None:
     """The counterpart of the tests about unsound ones."""
     plant(json.dumps(valid()))
-    assert [use.chat_id for use in UseReader().current()] == ["c"]
+    assert [entry.chat_id for entry in RegistryReader().current()] == ["c"]
 
 
 def _readable_by_all(path: Path) -> None:
@@ -175,21 +183,21 @@ def _in_an_open_directory(path: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [_readable_by_all, _a_link, _in_an_open_directory])
-def test_a_note_that_others_could_have_made_is_ignored(spoil: Callable[[Path], None]) -> None:
+def test_an_entry_that_others_could_have_made_is_ignored(spoil: Callable[[Path], None]) -> None:
     """Only private files in a private directory count."""
     spoil(plant(json.dumps(valid())))
-    assert UseReader().current() == ()
-    notes_directory().chmod(0o700)
+    assert RegistryReader().current() == ()
+    registry_directory().chmod(0o700)
 
 
-def test_a_note_that_cannot_be_written_hurts_nobody() -> None:
+def test_an_entry_that_cannot_be_written_hurts_nobody() -> None:
     """A cell runs all the same when the runtime directory is of no use."""
-    notes_directory().parent.mkdir(exist_ok=True, parents=True)
-    notes_directory().write_text("a file in the place of the directory")
-    note = UseNote("a-kernel")
-    note.write(api_url="local", chat_id="a-chat")
-    note.remove()
-    assert UseReader().current() == ()
+    registry_directory().parent.mkdir(exist_ok=True, parents=True)
+    registry_directory().write_text("a file in the place of the directory")
+    registration = KernelRegistration("a-kernel")
+    registration.register(api_url="local", chat_id="a-chat")
+    registration.unregister()
+    assert RegistryReader().current() == ()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from far_side import BareRunner, route_over
 
-from ivy_kernel.agent.ipython_kernel import FIRST_PAUSE_SECONDS, Unnoticed
+from ivy_kernel.agent.ipython_kernel import FIRST_WAKE_UP_SECONDS, WakeUpWatchdog
 
 DEAF_IPYKERNEL = Path(__file__).parents[1] / "support" / "deaf_ipykernel"
 
@@ -20,48 +20,48 @@ def parent(message_id: str) -> bytes:
 
 def test_a_request_that_was_heard_wakes_nobody() -> None:
     """What the kernel says to a request says that the earlier ones were noticed, too."""
-    unnoticed = Unnoticed()
-    assert unnoticed.next_time() is None
-    unnoticed.sent("a", 10.0)
-    unnoticed.sent("b", 10.1)
-    assert unnoticed.next_time() == 10.1 + FIRST_PAUSE_SECONDS
-    unnoticed.heard(parent("b"), 10.2)
-    assert unnoticed.next_time() is None
-    assert not unnoticed.is_due(100.0)
+    watchdog = WakeUpWatchdog()
+    assert watchdog.next_time() is None
+    watchdog.sent("a", 10.0)
+    watchdog.sent("b", 10.1)
+    assert watchdog.next_time() == 10.1 + FIRST_WAKE_UP_SECONDS
+    watchdog.heard(parent("b"), 10.2)
+    assert watchdog.next_time() is None
+    assert not watchdog.is_due(100.0)
 
 
 def test_ids_that_begin_alike_are_different() -> None:
     """What is said to the tenth request tells that the first was noticed, and the tenth, too."""
-    unnoticed = Unnoticed()
+    watchdog = WakeUpWatchdog()
     for number in range(1, 12):
-        unnoticed.sent(f"ping-{number}", 0.0)
-    unnoticed.heard(parent("ping-10"), 1.0)
-    assert unnoticed.next_time() is not None
-    unnoticed.heard(parent("ping-11"), 1.0)
-    assert unnoticed.next_time() is None
+        watchdog.sent(f"ping-{number}", 0.0)
+    watchdog.heard(parent("ping-10"), 1.0)
+    assert watchdog.next_time() is not None
+    watchdog.heard(parent("ping-11"), 1.0)
+    assert watchdog.next_time() is None
 
 
 def test_what_comes_later_is_waited_for_anew() -> None:
     """A long cell before it is no silence: the time counts from what was heard last."""
-    unnoticed = Unnoticed()
-    unnoticed.sent("a", 10.0)
-    unnoticed.sent("b", 10.0)
-    unnoticed.heard(parent("a"), 11.0)
-    assert not unnoticed.is_due(11.0)
-    assert unnoticed.is_due(11.0 + FIRST_PAUSE_SECONDS)
-    unnoticed.heard(parent("of another front end"), 12.0)
-    assert unnoticed.next_time() is not None
+    watchdog = WakeUpWatchdog()
+    watchdog.sent("a", 10.0)
+    watchdog.sent("b", 10.0)
+    watchdog.heard(parent("a"), 11.0)
+    assert not watchdog.is_due(11.0)
+    assert watchdog.is_due(11.0 + FIRST_WAKE_UP_SECONDS)
+    watchdog.heard(parent("of another front end"), 12.0)
+    assert watchdog.next_time() is not None
 
 
 def test_waking_becomes_rare_and_ends() -> None:
     """Behind a cell of an hour it is tried some times, at growing distances, and no more."""
-    unnoticed = Unnoticed()
-    unnoticed.sent("a", 0.0)
+    watchdog = WakeUpWatchdog()
+    watchdog.sent("a", 0.0)
     woken = []
     now = 0.0
-    while (then := unnoticed.next_time()) is not None:
-        assert not unnoticed.is_due(then - 0.001)
-        assert unnoticed.is_due(then)
+    while (then := watchdog.next_time()) is not None:
+        assert not watchdog.is_due(then - 0.001)
+        assert watchdog.is_due(then)
         woken.append(then - now)
         now = then
     assert woken == sorted(woken)

@@ -1,10 +1,10 @@
-"""How a request is refused: one exception, which becomes a JSON error answer."""
+"""The error responses of the API."""
 
 from __future__ import annotations
 
 
-class Refusal(Exception):  # noqa: N818 - it is an answer to a request, not a fault of the server
-    """A request that gets an error status.
+class ApiError(Exception):
+    """An HTTP error response: raised anywhere below a handler, which sends it as JSON.
 
     Parameters
     ----------

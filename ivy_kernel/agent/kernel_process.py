@@ -1,4 +1,4 @@
-"""What the daemon asks of a kernel process, whichever kind it is."""
+"""The interface of a kernel process, whichever kind it is, and what all kinds share."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     MessageHandler = Callable[[str, bytes, bytes, bytes, bytes, Sequence[Any]], None]
     """Takes channel, header, parent header, metadata and content (JSON bytes) and the buffers."""
 
-TAIL_BYTES = 2000
+LOG_TAIL_BYTES = 2000
 
 
-class Kernel:
-    """A kernel process and our connection to it.
+class KernelProcess:
+    """A kernel process and the agent's connection to it. Used by the supervisor alone.
 
     Parameters
     ----------
@@ -55,11 +55,11 @@ class Kernel:
         self._log_path = Path(directory) / "kernel.log"
 
     def start(self) -> None:
-        """Start the process and connect to it. Called by the service once per kernel."""
+        """Start the process and connect to it. Called once."""
         raise NotImplementedError
 
     def file_descriptors(self) -> list[int]:
-        """What the daemon's loop should watch for reading."""
+        """Return the descriptors that the daemon's loop should watch for reading."""
         raise NotImplementedError
 
     def send(self, channel: str, parts: Sequence[bytes], buffers: Sequence[bytes]) -> None:
@@ -67,24 +67,26 @@ class Kernel:
         raise NotImplementedError
 
     def receive(self, now: float) -> bool:
-        """Hand on what the kernel has sent; whether there was anything."""
+        """Hand on what the kernel has sent; return whether there was anything."""
         raise NotImplementedError
 
     def next_time(self) -> float | None:
-        """When :meth:`receive` should be called although nothing has come."""
+        """Return when :meth:`receive` should be called although nothing has come."""
         raise NotImplementedError
 
     def ask_to_stop(self) -> None:
-        """Ask the kernel to end by itself; the service kills it when it takes too long."""
+        """Ask the kernel to end by itself; the supervisor kills it when it takes too long."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Close our end of the connection."""
+        """Close the agent's end of the connection."""
         raise NotImplementedError
 
     def launch(self, arguments: list[str], pass_fds: Sequence[int] = ()) -> None:
         """Start the process in a session of its own, so that a signal reaches its children too."""
+        # With this set ipykernel ends itself when its parent, the agent, is gone.
         environment = dict(os.environ, JPY_PARENT_PID=str(os.getpid()))
+        # Else debugpy writes a warning about Python's frozen modules to stderr.
         environment.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
         with self._log_path.open("wb") as log:
             self.process = subprocess.Popen(
@@ -99,7 +101,7 @@ class Kernel:
             )
 
     def exit_code(self) -> int | None:
-        """The process's exit code, negative for a signal, or ``None`` while it lives."""
+        """Return the exit code, negative for a signal, or ``None`` while the process lives."""
         return self.process.poll() if self.process else None
 
     def signal(self, number: int) -> None:
@@ -112,11 +114,12 @@ class Kernel:
             return  # it has ended by itself
 
     def interrupt(self) -> None:
-        """Do what Ctrl-C does in a terminal."""
+        """Send SIGINT to the process group, as Ctrl-C does in a terminal."""
         self.signal(signal.SIGINT)
 
     def ignores_interrupts(self) -> bool:
         """Whether the process ignores SIGINT at the moment; false where that is unknown."""
+        # ipykernel ignores SIGINT between cells, and for a moment after it has said "busy".
         if self.process is None:
             return False
         try:
@@ -129,17 +132,17 @@ class Kernel:
         return False
 
     def kill(self) -> None:
-        """End the process group at once."""
+        """Kill the process group at once, and wait for the process."""
         self.signal(signal.SIGKILL)
         if self.process is not None:
             self.process.wait()
 
-    def more_threads(self) -> int:
-        """How many threads it has beyond those it started with; 0 where that is unknown."""
+    def extra_threads(self) -> int:
+        """Return how many threads it has beyond those it started with; 0 where unknown."""
         return max(0, self.count_threads() - self.threads_at_start)
 
     def count_threads(self) -> int:
-        """How many threads the process has; 0 where that is unknown."""
+        """Return how many threads the process has; 0 where that is unknown."""
         if self.process is None:
             return 0
         try:
@@ -148,17 +151,17 @@ class Kernel:
             return 0
 
     @staticmethod
-    def report_nonsense(error: Exception) -> None:
-        """A message that cannot be read costs itself only; the agent's log says so."""
+    def report_unreadable(error: Exception) -> None:
+        """Note a message that cannot be read in the agent's log; it is left out."""
         sys.stderr.write(f"a message of the kernel cannot be read: {error!r}\n")
         sys.stderr.flush()
 
-    def last_words(self) -> str:
-        """The end of what the process wrote to its log, for the report of its death."""
+    def log_tail(self) -> str:
+        """Return the end of what the process wrote to its log, for the report of its death."""
         try:
             with self._log_path.open("rb") as log:
                 log.seek(0, os.SEEK_END)
-                log.seek(max(0, log.tell() - TAIL_BYTES))
+                log.seek(max(0, log.tell() - LOG_TAIL_BYTES))
                 return log.read().decode("utf-8", "replace")
         except OSError:
             return ""

@@ -1,4 +1,4 @@
-"""Every family of results, each from a real run of a script and of a notebook cell."""
+"""Every shape of results, each from a real run of a script and of a notebook cell."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from sandbox_server import Json, RunningSandbox, running_sandbox
 
-from ivy_kernel.local_sandbox.simulation.result_shapes import FAMILIES, NESTINGS, Run, shaped
+from ivy_kernel.local_sandbox.results import Run, shaped
+from ivy_kernel.local_sandbox.simulation.result_shapes import NESTINGS, SHAPES
 
 _PNG = base64.b64encode(b"\x89PNG\r\n\x1a\nrest").decode()
 _SCRIPT = (
@@ -25,15 +26,15 @@ _FAIL = "print('before')\n1/0"
 
 
 @pytest.fixture(scope="module")
-def families() -> RunningSandbox:
-    """A server whose family is changed by each test."""
+def shapes_server() -> RunningSandbox:
+    """A server whose result shape is changed by each test."""
     with running_sandbox() as server:
         server.ready("c")
         yield server
 
 
-def _run(server: RunningSandbox, family: str, tool: str, code: str) -> Json:
-    server.control({"result_family": family})
+def _run(server: RunningSandbox, shape: str, tool: str, code: str) -> Json:
+    server.control({"result_family": shape})
     return server.tool("c", f"sandbox_{tool}", code=code)
 
 
@@ -46,13 +47,13 @@ def _texts(value: Any) -> str:
     return "\n".join(_texts(item) for item in value) if isinstance(value, list) else ""
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(("tool", "code"), [("python", _SCRIPT), ("notebook", _CELL)])
-def test_success_is_told_in_every_family(
-    families: RunningSandbox, family: str, tool: str, code: str
+def test_success_is_told_in_every_shape(
+    shapes_server: RunningSandbox, shape: str, tool: str, code: str
 ) -> None:
     """What was printed is in the result, and nothing in it speaks of failure."""
-    result = _run(families, family, tool, code)
+    result = _run(shapes_server, shape, tool, code)
     assert "out" in _texts(result)
     assert not result.get("error")
     assert not result.get("isError")
@@ -61,11 +62,13 @@ def test_success_is_told_in_every_family(
     assert "traceback" not in result
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("tool", ["python", "notebook"])
-def test_failure_is_told_in_every_family(families: RunningSandbox, family: str, tool: str) -> None:
+def test_failure_is_told_in_every_shape(
+    shapes_server: RunningSandbox, shape: str, tool: str
+) -> None:
     """What was printed before is kept, and the error's name is in the result."""
-    result = _run(families, family, tool, _FAIL)
+    result = _run(shapes_server, shape, tool, _FAIL)
     assert "before" in _texts(result)
     assert "ZeroDivisionError" in _texts(result)
 
@@ -99,91 +102,91 @@ _CASES: list[tuple[str, str, str, Json]] = [
 ]
 
 
-@pytest.mark.parametrize(("family", "tool", "code", "expected"), _CASES)
-def test_shape_of_simple_families(
-    families: RunningSandbox, family: str, tool: str, code: str, expected: Json
+@pytest.mark.parametrize(("shape", "tool", "code", "expected"), _CASES)
+def test_simple_shapes(
+    shapes_server: RunningSandbox, shape: str, tool: str, code: str, expected: Json
 ) -> None:
-    """Keys and values are as the table of families says."""
-    result = _run(families, family, tool, code)
+    """Keys and values are as the table of shapes says."""
+    result = _run(shapes_server, shape, tool, code)
     assert {key: result[key] for key in expected} == expected
 
 
-def test_shape_of_notebook_families(families: RunningSandbox) -> None:
+def test_shapes_of_notebooks(shapes_server: RunningSandbox) -> None:
     """Cells and whole notebooks hold the outputs of nbformat."""
-    cells = _run(families, "nbformat_cells", "notebook", "5")["cells"]
+    cells = _run(shapes_server, "nbformat_cells", "notebook", "5")["cells"]
     assert cells[0]["cell_type"] == "code"
     assert cells[0]["outputs"][0]["data"]["text/plain"] == "5"
-    notebook = _run(families, "nbformat_notebook", "notebook", "6")["notebook"]
+    notebook = _run(shapes_server, "nbformat_notebook", "notebook", "6")["notebook"]
     assert notebook["nbformat"] == 4
     assert notebook["cells"][0]["outputs"][0]["data"]["text/plain"] == "6"
 
 
-def test_shape_of_typed_results(families: RunningSandbox) -> None:
+def test_shape_of_typed_results(shapes_server: RunningSandbox) -> None:
     """Results by type, logs by stream, the error with a text traceback."""
-    result = _run(families, "typed", "notebook", _CELL)
+    result = _run(shapes_server, "typed", "notebook", _CELL)
     assert result["logs"] == {"stdout": ["out\n"], "stderr": ["err\n"]}
     picture, main = result["results"]
     assert picture["png"].replace("\n", "") == _PNG
     assert main["html"] == "<b>bold</b>"
     assert main["is_main_result"] is True
     assert result["error"] is None
-    error = _run(families, "typed", "notebook", _FAIL)["error"]
+    error = _run(shapes_server, "typed", "notebook", _FAIL)["error"]
     assert error["name"] == "ZeroDivisionError"
     assert isinstance(error["traceback"], str)
 
 
-def test_shape_of_content_parts(families: RunningSandbox) -> None:
+def test_shape_of_content_parts(shapes_server: RunningSandbox) -> None:
     """Text and pictures as parts in the order in which they came."""
-    result = _run(families, "content", "notebook", _CELL)
+    result = _run(shapes_server, "content", "notebook", _CELL)
     kinds = [part["type"] for part in result["content"]]
     assert "image" in kinds
     image = next(part for part in result["content"] if part["type"] == "image")
     assert image["mimeType"] == "image/png"
     assert image["data"].replace("\n", "") == _PNG
-    assert _run(families, "content", "python", _FAIL)["isError"] is True
+    assert _run(shapes_server, "content", "python", _FAIL)["isError"] is True
 
 
 @pytest.mark.parametrize(("tool", "code"), [("python", _SCRIPT), ("notebook", _CELL)])
-def test_shape_of_artifacts_and_images(families: RunningSandbox, tool: str, code: str) -> None:
+def test_shape_of_artifacts_and_images(shapes_server: RunningSandbox, tool: str, code: str) -> None:
     """Pictures that a cell showed, and picture files that a script wrote, come along."""
-    artifact = _run(families, "artifacts", tool, code)["artifacts"][0]
+    artifact = _run(shapes_server, "artifacts", tool, code)["artifacts"][0]
     assert artifact["mimeType"] == "image/png"
     assert artifact["data"].replace("\n", "") == _PNG
-    image = _run(families, "images", tool, code)["images"][0]
+    image = _run(shapes_server, "images", tool, code)["images"][0]
     assert image["format"] == "png"
     assert image["base64"].replace("\n", "") == _PNG
 
 
-def test_shape_of_error_objects(families: RunningSandbox) -> None:
+def test_shape_of_error_objects(shapes_server: RunningSandbox) -> None:
     """Name, message and traceback in an object, or the traceback as plain text."""
-    error = _run(families, "error_object", "python", _FAIL)["error"]
+    error = _run(shapes_server, "error_object", "python", _FAIL)["error"]
     assert (error["name"], error["message"]) == ("ZeroDivisionError", "division by zero")
     assert error["traceback"][0] == "Traceback (most recent call last):"
-    plain = _run(families, "error_traceback", "notebook", _FAIL)["traceback"]
+    plain = _run(shapes_server, "error_traceback", "notebook", _FAIL)["traceback"]
     assert "ZeroDivisionError" in plain
     assert "\x1b" not in plain
 
 
-def test_an_exit_without_a_traceback_is_an_error_too(families: RunningSandbox) -> None:
+def test_an_exit_without_a_traceback_is_an_error_too(shapes_server: RunningSandbox) -> None:
     """A script that only exits has an error that names its exit code."""
-    outputs = _run(families, "nbformat", "python", "raise SystemExit(4)")["outputs"]
+    outputs = _run(shapes_server, "nbformat", "python", "raise SystemExit(4)")["outputs"]
     assert (outputs[0]["ename"], outputs[0]["evalue"]) == ("ExitError", "exit code 4")
 
 
-def test_keys_can_be_in_camel_case_and_nested(families: RunningSandbox) -> None:
-    """Spelling and nesting go with every family."""
-    families.control({"result_family": "process", "result_case": "camel"})
+def test_keys_can_be_in_camel_case_and_nested(shapes_server: RunningSandbox) -> None:
+    """Spelling and nesting go with every shape."""
+    shapes_server.control({"result_family": "process", "result_case": "camel"})
     try:
         for nesting in NESTINGS:
-            families.control({"result_nesting": nesting})
-            result = families.tool("c", "sandbox_python", code="print(1)")
+            shapes_server.control({"result_nesting": nesting})
+            result = shapes_server.tool("c", "sandbox_python", code="print(1)")
             if nesting:
                 key, _, how = nesting.partition("_")
                 assert result["success"] is True
                 result = json.loads(result[key]) if how == "json" else result[key]
             assert result == {"stdout": "1\n", "stderr": "", "exitCode": 0, "timedOut": False}
     finally:
-        families.control({"result_case": "snake", "result_nesting": ""})
+        shapes_server.control({"result_case": "snake", "result_nesting": ""})
 
 
 def test_nbformat_keeps_its_own_spelling_inside() -> None:
@@ -195,13 +198,13 @@ def test_nbformat_keeps_its_own_spelling_inside() -> None:
 
 
 @pytest.mark.parametrize("tool", ["python", "notebook"])
-def test_long_text_is_cut_with_a_note(families: RunningSandbox, tool: str) -> None:
+def test_long_text_is_cut_with_a_note(shapes_server: RunningSandbox, tool: str) -> None:
     """stdout_limit_chars cuts every text and says how much is missing."""
-    families.control({"stdout_limit_chars": 100, "result_family": "process"})
+    shapes_server.control({"stdout_limit_chars": 100, "result_family": "process"})
     try:
-        result = families.tool("c", f"sandbox_{tool}", code="print('x' * 250)")
+        result = shapes_server.tool("c", f"sandbox_{tool}", code="print('x' * 250)")
         assert result["stdout"].startswith("x" * 100 + "\n... [151 characters truncated]")
-        short = families.tool("c", f"sandbox_{tool}", code="print('y')")
+        short = shapes_server.tool("c", f"sandbox_{tool}", code="print('y')")
         assert short["stdout"] == "y\n"
     finally:
-        families.control({"stdout_limit_chars": 0})
+        shapes_server.control({"stdout_limit_chars": 0})

@@ -1,4 +1,4 @@
-"""The board in this process, before a platform that accepts requests and may never answer."""
+"""The registry in this process, before a platform that accepts requests and may never answer."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from traitlets.config import Config
 from ivy_kernel.errors import RateLimitedError
 from ivy_kernel.server_extension import sandbox
 from ivy_kernel.server_extension.errors import UnknownSandboxError
-from ivy_kernel.server_extension.sandboxes import Board
-from ivy_kernel.server_extension.targets import UNSET_ID, Attached
+from ivy_kernel.server_extension.sandboxes import SandboxRegistry
+from ivy_kernel.server_extension.targets import UNSET_ID, AttachedKernel
 
 BODY = b'{"status": "active", "phase": "ready"}'
 LIMITED = (
@@ -81,124 +81,130 @@ async def platform() -> AsyncIterator[FakePlatform]:
     await fake.stop()
 
 
-async def no_kernels() -> Mapping[str, Attached]:
+async def no_kernels() -> Mapping[str, AttachedKernel]:
     """A server without kernels."""
     return {}
 
 
 @pytest.fixture
-async def board(platform: FakePlatform, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Board]:
-    """A board whose settings name a chat on the platform; its patience is short."""
+async def registry(
+    platform: FakePlatform, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[SandboxRegistry]:
+    """A registry whose settings name a chat on the platform; its patience is short."""
     monkeypatch.setenv("IVY_API_URL", platform.url)
     monkeypatch.setenv("IVY_API_KEY", "ivy_key_of_a_test")
     monkeypatch.setenv("IVY_CHAT_ID", "a-chat")
     monkeypatch.setenv("IVY_CAMPAIGN_ID", "a-campaign")
     monkeypatch.setattr(sandbox, "FIRST_READING_SECONDS", 0.3)
-    made = Board(Config(), no_kernels, logging.getLogger("test"))
+    made = SandboxRegistry(Config(), no_kernels, logging.getLogger("test"))
     yield made
     await made.aclose()
 
 
 async def test_a_platform_that_never_answers_holds_nobody_up(
-    board: Board, platform: FakePlatform
+    registry: SandboxRegistry, platform: FakePlatform
 ) -> None:
     """The list comes in time, and says that nothing is known yet."""
     platform.answers = False
     began = time.monotonic()
-    await board.read()
+    await registry.update()
     assert time.monotonic() - began < 2.0
-    status = board.to_json()["sandboxes"][0]["status"]
+    status = registry.to_json()["sandboxes"][0]["status"]
     assert (status["state"], status["stale"], status["age_ms"]) == ("unknown", True, None)
 
 
-async def test_reconnect_frees_a_request_that_hangs(board: Board, platform: FakePlatform) -> None:
+async def test_reconnect_frees_a_request_that_hangs(
+    registry: SandboxRegistry, platform: FakePlatform
+) -> None:
     """A connection that has died without a word is dropped, and the platform is asked anew."""
     platform.answers = False
-    await board.read()
+    await registry.update()
     assert platform.asked == 1
     platform.answers = True
-    sandbox_id = board.to_json()["sandboxes"][0]["id"]
-    await asyncio.wait_for(board.act(sandbox_id, "reconnect"), 5)
-    status = board.sandbox_json(sandbox_id)["status"]
+    sandbox_id = registry.to_json()["sandboxes"][0]["id"]
+    await asyncio.wait_for(registry.act(sandbox_id, "reconnect"), 5)
+    status = registry.sandbox_json(sandbox_id)["status"]
     assert (status["state"], status["stale"]) == ("active", False)
 
 
 async def test_who_is_told_to_wait_waits_with_everything(
-    board: Board, platform: FakePlatform
+    registry: SandboxRegistry, platform: FakePlatform
 ) -> None:
     """After a create was answered by 429 with Retry-After, the status is left alone as well."""
-    await board.read()
-    sandbox_id = board.to_json()["sandboxes"][0]["id"]
+    await registry.update()
+    sandbox_id = registry.to_json()["sandboxes"][0]["id"]
     with pytest.raises(RateLimitedError) as caught:
-        await asyncio.wait_for(board.act(sandbox_id, "create"), 10)
+        await asyncio.wait_for(registry.act(sandbox_id, "create"), 10)
     assert caught.value.retry_after_seconds == 600
     asked = platform.asked
-    await asyncio.wait_for(board.act(sandbox_id, "reconnect"), 5)
+    await asyncio.wait_for(registry.act(sandbox_id, "reconnect"), 5)
     assert platform.asked == asked
 
 
 async def test_the_same_action_at_the_same_time_is_one(
-    board: Board, platform: FakePlatform
+    registry: SandboxRegistry, platform: FakePlatform
 ) -> None:
     """Five tabs that create at once cause one request, and each is told how it ended."""
-    await board.read()
-    sandbox_id = board.to_json()["sandboxes"][0]["id"]
-    acts = [board.act(sandbox_id, "create") for _ in range(5)]
+    await registry.update()
+    sandbox_id = registry.to_json()["sandboxes"][0]["id"]
+    acts = [registry.act(sandbox_id, "create") for _ in range(5)]
     outcomes = await asyncio.wait_for(asyncio.gather(*acts, return_exceptions=True), 10)
     assert [type(outcome) for outcome in outcomes] == [RateLimitedError] * 5
     assert platform.creates == 1
     with pytest.raises(RateLimitedError):  # a later one is another
-        await asyncio.wait_for(board.act(sandbox_id, "create"), 10)
+        await asyncio.wait_for(registry.act(sandbox_id, "create"), 10)
     assert platform.creates == 2
 
 
 async def test_an_active_sandbox_is_not_asked_as_often_as_one_that_starts(
-    board: Board, platform: FakePlatform
+    registry: SandboxRegistry, platform: FakePlatform
 ) -> None:
     """The monitor does not take its own answers for news that call for haste."""
-    with board.listen():
-        await board.read()
+    with registry.listen():
+        await registry.update()
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(platform.asked_again.wait(), 2.5)
 
 
 async def test_who_comes_back_after_a_while_gets_a_new_status(
-    board: Board, platform: FakePlatform, monkeypatch: pytest.MonkeyPatch
+    registry: SandboxRegistry, platform: FakePlatform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A page that is loaded again does not show what was true when it was left."""
     monkeypatch.setattr("ivy_kernel.server_extension.sandboxes.LINGER_SECONDS", 0.0)
-    monkeypatch.setattr("ivy_kernel.server_extension.sandboxes.LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("ivy_kernel.server_extension.sandboxes.SCAN_SECONDS", 0.05)
     monkeypatch.setattr(sandbox, "FIRST_READING_SECONDS", 5.0)
-    with board.listen():
-        await board.read()
+    with registry.listen():
+        await registry.update()
     assert platform.asked == 1
-    assert board._task is not None
-    await asyncio.wait([board._task], timeout=5)  # until nobody watches any more
-    with board.listen():
-        await board.read()
+    assert registry._task is not None
+    await asyncio.wait([registry._task], timeout=5)  # until nobody watches any more
+    with registry.listen():
+        await registry.update()
         assert platform.asked == 2
-        await board.read()
+        await registry.update()
         assert platform.asked == 2
 
 
-async def test_a_closed_board_ends_its_listeners_and_forgets_all(board: Board) -> None:
+async def test_a_closed_registry_ends_its_listeners_and_forgets_all(
+    registry: SandboxRegistry,
+) -> None:
     """Who listens is told that it is over, now and later."""
-    with board.listen() as listener:
-        await board.read()
-        await board.aclose()
+    with registry.listen() as listener:
+        await registry.update()
+        await registry.aclose()
         assert listener.ended
-    with board.listen() as listener:
+    with registry.listen() as listener:
         assert listener.ended
     with pytest.raises(UnknownSandboxError):
-        board.sandbox_json(UNSET_ID)
-    await board.aclose()  # harmless
+        registry.sandbox_json(UNSET_ID)
+    await registry.aclose()  # harmless
 
 
 async def test_a_fault_in_looking_up_kernels_is_logged_once(
-    board: Board, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    registry: SandboxRegistry, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The board looks again and again, but does not fill the log with the same complaint."""
-    monkeypatch.setattr("ivy_kernel.server_extension.sandboxes.LOOK_SECONDS", 0.01)
+    """The registry looks again and again, but does not fill the log with the same complaint."""
+    monkeypatch.setattr("ivy_kernel.server_extension.sandboxes.SCAN_SECONDS", 0.01)
     looks: list[None] = []
     looked_often = asyncio.Event()
 
@@ -208,21 +214,21 @@ async def test_a_fault_in_looking_up_kernels_is_logged_once(
             looked_often.set()
         raise ValueError("a fault")
 
-    monkeypatch.setattr(board._meanings, "token", broken)
-    with board.listen():
+    monkeypatch.setattr(registry._resolver, "settings_fingerprint", broken)
+    with registry.listen():
         await asyncio.wait_for(looked_often.wait(), 5)
     assert caplog.text.count("could not be found out") == 1
 
 
 async def test_a_person_who_asks_gets_a_new_status(
-    board: Board, platform: FakePlatform, monkeypatch: pytest.MonkeyPatch
+    registry: SandboxRegistry, platform: FakePlatform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fresh look asks the platform again although the known status would still do."""
     monkeypatch.setattr(sandbox, "FRESH_SECONDS", 0.0)
     monkeypatch.setattr(sandbox, "FIRST_READING_SECONDS", 5.0)
-    with board.listen():
-        await board.read()
-        await board.read()
+    with registry.listen():
+        await registry.update()
+        await registry.update()
         assert platform.asked == 1
-        await board.read(fresh=True)
+        await registry.update(fresh=True)
         assert platform.asked == 2

@@ -1,0 +1,48 @@
+"""How the agent route behaves: every limit and choice of it, in one frozen object."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ivy_kernel.routes.agent.calls import LAUNCH_METHODS, LaunchMethod
+
+
+@dataclass(frozen=True, slots=True)
+class AgentOptions:
+    """The agent route's options; the defaults are what the product uses.
+
+    Parameters
+    ----------
+    launch_methods
+        The ways to start and reach an agent, best first.
+    directories
+        Where to make the agent's private directory; empty for the standard places.
+    kernel
+        ``auto``, ``ipykernel`` or ``shell`` (the built-in one).
+    environment
+        Set for the agent, its kernel and all cells.
+    poll_wait_seconds
+        The longest time that a long poll waits for output; below what proxies and tools allow.
+    idle_poll_seconds
+        How long after the last activity widgets and threads are listened to between cells.
+    idle_lifetime_seconds
+        After so long without contact the agent ends itself, and the variables with it.
+    log_limit_bytes
+        How much output is kept in the sandbox for a reader that does not come.
+    open_limit_seconds
+        How long calls may fail while the agent is looked for.
+    give_up_seconds
+        How long calls may fail before the outcome of what is running is called unknown.
+    """
+
+    launch_methods: tuple[LaunchMethod, ...] = LAUNCH_METHODS
+    directories: tuple[str, ...] = ()
+    kernel: str = "auto"
+    environment: Mapping[str, str] = field(default_factory=dict)
+    poll_wait_seconds: float = 25.0
+    idle_poll_seconds: float = 300.0
+    idle_lifetime_seconds: float = 45 * 60.0
+    log_limit_bytes: int = 64 << 20
+    open_limit_seconds: float = 90.0
+    give_up_seconds: float = 900.0

@@ -1,0 +1,338 @@
+"""The gate before each cell: a usable sandbox, route and namespace exist before it is sent."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TypeVar
+
+from ivy_kernel.errors import (
+    IvyError,
+    NetworkError,
+    NoSandboxError,
+    NotFoundError,
+    NotReadyError,
+    RouteError,
+    SandboxBrokenError,
+    SandboxFailedError,
+    SandboxLostError,
+)
+from ivy_kernel.models import Cell, Message, Outcome, Sink
+from ivy_kernel.routes.base import Route
+from ivy_kernel.session.lifecycle import Lifecycle, failed_error
+from ivy_kernel.session.route_choice import RouteChoice
+from ivy_kernel.session.start_progress import StartProgress
+from ivy_kernel.status import CHANGING_STATES, END_STATES, SandboxStatus, monotonic_seconds
+
+Result = TypeVar("Result")
+
+CHECK_AFTER_SECONDS = 15.0
+"""After so long without contact the sandbox is looked at before a cell runs."""
+
+NOT_READY_PAUSE_SECONDS = 0.5
+"""Between tries, when the platform says "not ready" and not how long to wait."""
+
+END_LOOK_SECONDS = 2.0
+"""How long a cell with an unknown end may wait for a look at its sandbox."""
+
+LOCAL_KEEP_ALIVE_SECONDS = 300.0
+
+
+class SandboxGate:
+    """Makes sure that a usable sandbox, route and namespace exist before a cell is sent.
+
+    It is the one place that knows when the sandbox was last heard of, whether variables of earlier
+    cells are in it, and what happens when they are gone.
+
+    Parameters
+    ----------
+    lifecycle
+        The sandbox.
+    choice
+        The way into it.
+    auto_create
+        Whether a user's cell may start a sandbox.
+    fresh
+        Whether the first cell must find an empty namespace.
+
+    Attributes
+    ----------
+    fresh_wanted
+        Whether the next cell must still be given an empty namespace.
+    """
+
+    def __init__(
+        self, lifecycle: Lifecycle, choice: RouteChoice, *, auto_create: bool, fresh: bool
+    ) -> None:
+        self._lifecycle = lifecycle
+        self._choice = choice
+        self._auto_create = auto_create
+        self._keep_alive = KeepAlive(lifecycle)
+        self._contact: float | None = None
+        self._has_variables = False
+        self._noticed_routes: set[str] = set()
+        self._not_ready_until = math.inf
+        self.fresh_wanted = fresh
+
+    @property
+    def in_contact(self) -> bool:
+        """Whether the last that was heard of the sandbox was good."""
+        return self._contact is not None
+
+    @property
+    def contact_is_old(self) -> bool:
+        """Whether anything may have become of the sandbox since it was heard of."""
+        return self._contact is None or monotonic_seconds() - self._contact > CHECK_AFTER_SECONDS
+
+    def begin(self) -> None:
+        """Called when a cell's run begins: what is "not ready" is waited for only so long."""
+        self._not_ready_until = monotonic_seconds() + self._lifecycle.start_timeout_seconds
+
+    # -- before a cell
+
+    async def prepare(self, cell: Cell, sink: Sink) -> Route:
+        """See that all is there, and return the route that the cell shall go.
+
+        Raises
+        ------
+        IvyError
+            When it is not: says why. Nothing of the cell was run.
+        """
+        route = self._choice.route
+        must_look = route is None or self._contact is None
+        if must_look or (self.contact_is_old and route is not None and not route.notices_losses):
+            await self.require_sandbox(cell, sink)
+            route = self._choice.route  # unless it was terminated meanwhile
+            if route is not None and self._has_variables:
+                await self.check(route, sink)
+        route = await self._when_ready(self.open_route, sink)
+        if self.fresh_wanted:
+            await route.restart()
+            self.fresh_wanted = False
+        if route.notice and route.name not in self._noticed_routes and not cell.silent:
+            self._noticed_routes.add(route.name)
+            sink(Message("stream", {"name": "stderr", "text": f"{route.notice}\n"}))
+        return route
+
+    async def require_sandbox(self, cell: Cell, sink: Sink) -> None:
+        """Look at the sandbox; start it where that is allowed; return when a cell may be tried.
+
+        Parameters
+        ----------
+        cell, sink
+            The cell that needs it, and what shows the progress of a start.
+
+        Raises
+        ------
+        SandboxLostError
+            When it is gone, and variables with it.
+        NoSandboxError
+            When it is not there, and this cell may not start it.
+        SandboxFailedError
+            When it did not become ready.
+        """
+        status = await self._lifecycle.status()
+        name = self._lifecycle.name
+        if status.state == "active":
+            return
+        if status.state in CHANGING_STATES:
+            await self.wait_until_ready(sink)
+            return
+        # A loss is told before anything else: a new sandbox would hide it from the user.
+        if self._has_variables:
+            self.forget()
+            raise self._lost_error(status)
+        if status.state == "failed" and not cell.store_history:
+            raise failed_error(name, status)
+        if status.state == "unknown":
+            return  # a word we do not know says nothing against trying
+        if not cell.store_history:
+            raise NoSandboxError(
+                f"{name} has no sandbox running, and code that you did not run yourself does not "
+                f"start one. Nothing was run."
+            )
+        if not self._auto_create:
+            raise NoSandboxError(
+                f"{name} has no sandbox running, and the setting auto_create forbids to start "
+                f"one. Nothing was run. Run %ivy create, then this cell again."
+            )
+        await self._lifecycle.create()
+        await self.wait_until_ready(sink)
+
+    async def wait_until_ready(self, sink: Sink) -> SandboxStatus:
+        """Wait for a sandbox that starts, with progress in the cell.
+
+        Raises
+        ------
+        SandboxFailedError
+            When it did not become ready.
+        """
+        progress = StartProgress(self._lifecycle.name, sink)
+        try:
+            status = await self._lifecycle.wait_until_ready(progress.show)
+        finally:
+            progress.clear()
+        if status.state not in ("active", "unknown"):
+            raise SandboxFailedError(
+                f"{self._lifecycle.name} did not become ready: its state is now "
+                f"{_state_word(status)}. Nothing of this cell was run. Run it again to start a "
+                f"new sandbox."
+            )
+        return status
+
+    async def wait_after(self, error: NotReadyError, sink: Sink) -> None:
+        """Wait until the next try of what was "not ready", also if the status says that it is.
+
+        Not for ever: after the time that a start may take, the error is the cell's end.
+        """
+        if monotonic_seconds() > self._not_ready_until:
+            raise error
+        await asyncio.sleep(error.retry_after_seconds or NOT_READY_PAUSE_SECONDS)
+        await self.wait_until_ready(sink)
+
+    async def check(self, route: Route, sink: Sink) -> None:
+        """See that the variables of earlier cells are there.
+
+        Raises
+        ------
+        SandboxLostError
+            When they are gone, or taken for gone.
+        """
+        try:
+            await self._when_ready(route.check, sink)
+        except NotFoundError as error:
+            raise await self.explained(error) from error
+        except RouteError as error:
+            self.forget()
+            raise SandboxLostError(
+                f"The sandbox no longer runs what it ran before, so the variables are taken "
+                f"for gone ({error}). Nothing of this cell was run."
+            ) from error
+        self._contact = monotonic_seconds()
+
+    async def open_route(self) -> Route:
+        """Choose a route, or keep the one that is open.
+
+        Raises
+        ------
+        RouteError
+            When none works; tells what each one met with.
+        """
+        is_new = self._choice.route is None
+        route = await self._choice.open()
+        if is_new:
+            self._contact = monotonic_seconds()
+            self._keep_alive.begin()
+        return route
+
+    async def _when_ready(self, work: Callable[[], Awaitable[Result]], sink: Sink) -> Result:
+        """The result of what may be "not ready" for a while, and runs nothing of the user's."""
+        while True:
+            try:
+                return await work()
+            except NotReadyError as error:
+                await self.wait_after(error, sink)
+
+    # -- what became of a cell, and of the sandbox
+
+    def ended(self, route: Route, outcome: Outcome) -> None:
+        """Called when a cell that was sent has ended."""
+        if self._choice.route is not route:
+            return  # terminated, by the user's own wish, meanwhile
+        is_in_contact = outcome.fate not in ("lost", "unknown")
+        self._contact = monotonic_seconds() if is_in_contact else None
+        self._has_variables = outcome.fate != "lost"  # that loss has been told
+
+    def failed(self, error: Exception) -> None:
+        """Called after an error: the next cell looks at the sandbox first."""
+        if isinstance(error, SandboxBrokenError):
+            self.forget()
+        self._contact = None
+        if isinstance(error, NetworkError):
+            # A cell that got no answer may have run, and left variables.
+            self._has_variables = self._has_variables or self._choice.route is not None
+
+    async def explained(self, error: NotFoundError) -> IvyError:
+        """Return what a 404 means: one replica's mistake, or the end of the sandbox."""
+        status = await self._lifecycle.status()
+        if status.state in ("active", "unknown") or status.state in CHANGING_STATES:
+            return error
+        self.forget()
+        return self._lost_error(status)
+
+    async def end_sentence(self) -> str:
+        """Say why a cell has no known end, where that is the end of its sandbox; else empty."""
+        try:
+            looking = self._lifecycle.status(retry=False)
+            status = await asyncio.wait_for(looking, END_LOOK_SECONDS)
+        except (asyncio.TimeoutError, IvyError):
+            return ""
+        if status.state not in END_STATES:
+            return ""
+        if status.state == "failed" and not self._has_variables:
+            return ""  # it never ran anything
+        self.forget()
+        return (
+            f"{self._lifecycle.name} is gone (its state is now {_state_word(status)}), and the "
+            f"variables with it. It ended while this cell was running; how far that had come is "
+            f"not known."
+        )
+
+    def out_of_contact(self) -> None:
+        """Have the next cell look at the sandbox first."""
+        self._contact = None
+
+    def forget(self) -> None:
+        """Forget the sandbox of before: it is gone, and the user knows it."""
+        self._choice.forget()
+        self._contact, self._has_variables = None, False
+
+    def close(self) -> None:
+        """No cell will be prepared any more."""
+        self._keep_alive.end()
+
+    def _lost_error(self, status: SandboxStatus) -> SandboxLostError:
+        return SandboxLostError(
+            f"{self._lifecycle.name} is gone (its state is now {_state_word(status)}), and the "
+            f"variables with it. Nothing of this cell was run. Run it again to start a new "
+            f"sandbox."
+        )
+
+
+def _state_word(status: SandboxStatus) -> str:
+    state = status.effective_state(monotonic_seconds())
+    return repr(status.raw_state or state) if state == "unknown" else f"'{state}'"
+
+
+class KeepAlive:
+    """Keeps the embedded local sandbox's server running while a notebook is open on it.
+
+    Nothing of the kind is done to a sandbox in the cloud, which would be kept from hibernating.
+
+    Parameters
+    ----------
+    lifecycle
+        The sandbox.
+    """
+
+    def __init__(self, lifecycle: Lifecycle) -> None:
+        self._lifecycle = lifecycle
+        self._task: asyncio.Future[None] | None = None
+
+    def begin(self) -> None:
+        """Called when cells can reach the sandbox; harmless when called again."""
+        if self._lifecycle.local and self._task is None:
+            self._task = asyncio.ensure_future(self._look())
+
+    def end(self) -> None:
+        """Called when the session is closed."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(LOCAL_KEEP_ALIVE_SECONDS)
+            with suppress(IvyError):
+                await self._lifecycle.read_status()
