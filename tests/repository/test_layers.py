@@ -111,7 +111,7 @@ def test_a_module_imports_only_what_its_level_allows(path: Path) -> None:
         assert int(ROW_OF[target].level) <= int(row.level), f"{name} is above {room}"
 
 
-def test_the_table_and_the_package_have_the_same_rooms() -> None:
+def test_every_module_has_a_level() -> None:
     """No module escapes the table, and the table names no module that is gone."""
     assert {room_of(path) for path in sources()} == set(ROW_OF)
     assert sum(len(row.rooms) for row in table()) == len(ROW_OF), "a room stands twice"
