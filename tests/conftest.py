@@ -1,4 +1,4 @@
-"""What all tests share: nothing of the developer's own Jupyter or Ivy configuration is seen."""
+"""Set-up of all tests: the developer's own Jupyter and Ivy configuration is not seen."""
 
 from __future__ import annotations
 
@@ -7,16 +7,26 @@ import importlib.util
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from home import NO_IRI_GRAMMAR
 from hypothesis import settings
 from quiet_ports import use_quiet_ports
 
+pytest_plugins = ["shared_fixtures"]
+
 use_quiet_ports()
+
+# For this process and those that it starts.
+sys.path.insert(0, str(NO_IRI_GRAMMAR))
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(NO_IRI_GRAMMAR), *filter(None, [os.environ.get("PYTHONPATH")])]
+)
 
 # A shell that runs the suite in the background has it, and all that it starts, ignore Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -26,8 +36,30 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
+LONGEST_FIRST = [
+    "fidelity/test_upstream_suites.py",
+    "routes/agent/test_agent_faults.py",
+    "cli/test_cli_run.py",
+    "fidelity/test_fidelity_losses.py",
+    "cli/test_cli_commands.py",
+    "routes/agent/test_agent_runners.py",
+]
+"""Files that take a minute or longer: begun last, one of them would keep all others waiting."""
+
 # The browser tests have an extra of their own ("browser").
 collect_ignore = [] if importlib.util.find_spec("playwright") else ["browser"]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Has pytest-xdist hand out files in our order, and not by their number of tests."""
+    config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts the files of `LONGEST_FIRST` first; the order within a file stays."""
+    here = Path(__file__).parent
+    rank = {here / name: number for number, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: rank.get(item.path, len(rank)))
 
 
 @pytest.fixture(autouse=True)

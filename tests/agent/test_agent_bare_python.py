@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from far_side import BareRunner, is_alive, route_over, until, waits_for
+from far_side import BareRunner, is_alive, route_over, waits_for
+from waiting import eventually
 
 from ivy_kernel.agent.daemon import remove_directory
 from ivy_kernel.routes.agent.calls import pack
@@ -47,13 +48,13 @@ async def test_cells_run_in_a_bare_interpreter(version: str, place: Path) -> Non
         assert (await far.run("await __import__('asyncio').sleep(0, 5)")).result == "5"
         assert (await far.run("1/0")).outcome.reply["ename"] == "ZeroDivisionError"
         running = far.begin("import time\nprint('on', flush=True)\ntime.sleep(60)")
-        await until(lambda: running.text, "first output")
+        await eventually(lambda: running.text, "first output")
         await far.route.interrupt_request(running.message_id)
         assert (await running.end()).fate == "interrupted"
         (event,) = far.seen(KernelReady)
         assert event.kind == "built-in shell"
         assert event.python_version.startswith(version)
-    await until(lambda: not any(place.iterdir()), "an empty directory")
+    await eventually(lambda: not any(place.iterdir()), "an empty directory")
 
 
 async def test_a_real_kernel_where_there_is_one(place: Path) -> None:
@@ -84,7 +85,7 @@ async def test_a_start_that_nobody_confirms_ends_by_itself(place: Path) -> None:
     """An agent that is not spoken to a second time goes away, its directory too."""
     where, _ = start(place, unconfirmed_seconds=3.0)
     assert Path(str(where["directory"])).exists()
-    await until(lambda: not any(place.iterdir()), "the agent's end", 30)
+    await eventually(lambda: not any(place.iterdir()), "the agent's end", 30)
 
 
 async def test_an_agent_that_nobody_visits_ends_by_itself(place: Path) -> None:
@@ -93,7 +94,7 @@ async def test_an_agent_that_nobody_visits_ends_by_itself(place: Path) -> None:
     async with route_over(runner, place, idle_lifetime_seconds=3.0) as far:
         ran = await far.run("import os; (os.getppid(), os.getpid())")
         pids = [int(text) for text in ran.result.strip("()").split(",")]
-        await until(lambda: not any(map(is_alive, pids)), "the end of both", 30)
+        await eventually(lambda: not any(map(is_alive, pids)), "the end of both", 30)
         assert not any(place.iterdir())
 
 
@@ -102,8 +103,8 @@ async def test_a_running_cell_keeps_the_agent_alive(place: Path, tmp_path: Path)
     runner = BareRunner(sys.executable, BARE, place)
     async with route_over(runner, place, session_key="k", idle_lifetime_seconds=3.0) as first:
         running = first.begin(waits_for(tmp_path / "go-on") + "x = 'whole'")
-        await until(lambda: runner.calls >= 3, "the submission")
-        await until(lambda: first.route.describe()["kernel_kind"], "the kernel")
+        await eventually(lambda: runner.calls >= 3, "the submission")
+        await eventually(lambda: first.route.describe()["kernel_kind"], "the kernel")
         await first.route.close(keep=True)
         await running.end()
         await asyncio.sleep(4.0)  # longer than the lifetime: nobody speaks to the agent
@@ -135,7 +136,7 @@ async def end_all(place: Path) -> None:
                 continue
             if str(place).encode() in command and b"serve" in command:
                 os.kill(int(entry.name), signal.SIGTERM)
-    await until(lambda: not any(place.iterdir()), "the agents' end")
+    await eventually(lambda: not any(place.iterdir()), "the agents' end")
 
 
 @pytest.mark.parametrize("spoil", ["open", "symlink", "file"])

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from far_side import BareRunner, Far, route_over, until
+from far_side import BareRunner, Far, route_over
+from waiting import eventually
 
 from ivy_kernel.agent.shell.execution import to_python
 
@@ -155,7 +156,7 @@ async def test_input_and_getpass(far: Far) -> None:
         "a = input('a? ')\nimport getpass\nb = getpass.getpass('b? ')\na + b", allow_stdin=True
     )
     for number, prompt in enumerate(["a? ", "b? "]):
-        asked = await until(
+        asked = await eventually(
             lambda n=number: [m for m in running.messages if m.msg_type == "input_request"][n:],
             "the question",
         )
@@ -220,7 +221,7 @@ async def test_an_interrupt_reaches_a_child_and_an_await(far: Far) -> None:
         "print('on', flush=True)\nawait asyncio.sleep(60)",
     ):
         running = far.begin("import asyncio\n" + code)
-        await until(lambda r=running: r.text, "first output")
+        await eventually(lambda r=running: r.text, "first output")
         await far.route.interrupt_request(running.message_id)
         assert (await asyncio.wait_for(running.end(), 20)).fate == "interrupted"
     assert (await far.run("await asyncio.sleep(0, 1)")).result == "1"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from api_calls import ivy
 from sandbox_server import RunningSandbox, running_sandbox
-from scripted_server import until as eventually
+from waiting import eventually
 
 from ivy_kernel.api import Connection, IvyClient, RecoupClient
 from ivy_kernel.api.clients import recoup_credential
@@ -245,4 +245,4 @@ async def test_a_tool_that_runs_on_is_not_run_again_when_the_caller_goes(
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
         await client.run_tool("once", "sandbox_python", {"code": "1"}, timeout_seconds=20)
-    await eventually(lambda: written() == ["x"], "exactly one run")
+    await eventually(lambda: written() == ["x"], "exactly one run", 5)

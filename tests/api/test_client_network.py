@@ -15,8 +15,8 @@ from scripted_server import (
     hang,
     json_answer,
     reset,
-    until,
 )
+from waiting import eventually
 
 from ivy_kernel.api import Connection, IvyClient
 from ivy_kernel.api.auth import Credential
@@ -80,7 +80,9 @@ async def test_a_connection_that_was_closed_while_idle_is_replaced(operation: st
     script = [answer_then_close_silently, json_answer({"second": True})]
     async with ScriptedServer(*script) as server, ivy(server.url) as client:
         await CALLS[operation](client)
-        await until(lambda: server.closed_connections == 1, "the server's end of the connection")
+        await eventually(
+            lambda: server.closed_connections == 1, "the server's end of the connection", 5
+        )
         await CALLS[operation](client)
     assert len(server.requests) == 2
     assert server.connections == 2
@@ -117,7 +119,7 @@ async def test_calls_at_once_do_not_wait_for_each_other() -> None:
         ivy(server.url) as client,
     ):
         slow = asyncio.ensure_future(CALLS["tool"](client))
-        await until(lambda: server.requests, "the first request")
+        await eventually(lambda: server.requests, "the first request", 5)
         assert await asyncio.wait_for(CALLS["tool"](client), 2) == {"quick": True}
         slow.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -180,7 +182,7 @@ async def test_a_cancelled_call_frees_its_connection() -> None:
     """The server sees the connection close, and the client goes on."""
     async with ScriptedServer(hang, json_answer({})) as server, ivy(server.url) as client:
         task = asyncio.ensure_future(CALLS["tool"](client))
-        await until(lambda: server.requests, "the request")
+        await eventually(lambda: server.requests, "the request", 5)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -191,7 +193,7 @@ async def test_closing_while_a_call_is_under_way_ends_it_with_one_of_our_errors(
     """The call's outcome is unknown; nothing of httpx comes through."""
     async with ScriptedServer(hang) as server, ivy(server.url) as client:
         task = asyncio.ensure_future(CALLS["tool"](client))
-        await until(lambda: server.requests, "the request")
+        await eventually(lambda: server.requests, "the request", 5)
         await client.aclose()
         with pytest.raises(NoAnswerError):
             await asyncio.wait_for(task, 5)

@@ -123,11 +123,11 @@ def _shared_newcomer(
 
 @pytest.fixture
 def newcomer(_shared_newcomer: RunningLab) -> Iterator[RunningLab]:
-    """Jupyter Notebook of somebody without an account; no local sandbox runs yet."""
+    """A Jupyter Notebook without an account; no local sandbox runs yet."""
     server = _shared_newcomer
     yield server
     server.shut_down_kernels()
-    server.stop_local_sandbox()
+    server.home.stop_sandbox()
 
 
 @pytest.fixture
@@ -138,9 +138,9 @@ def countdowns(running: RunningLab, sandbox: RunningSandbox) -> Iterator[None]:
         "recoup_api_key": sandbox.token,
         "recoup_session_id": SESSION,
     }
-    running.config_file.write_text(json.dumps({"Ivy": recoup}), "utf-8")
+    running.home.settings_file.write_text(json.dumps({"Ivy": recoup}), "utf-8")
     yield
-    running.config_file.unlink()
+    running.home.settings_file.unlink()
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -14,9 +13,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sandbox_server import until
+from home import PYTHON_PATH, Home
+from sandbox_server import REPOSITORY
+from waiting import until
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 PREFIX = "/user/ada lovelace/".replace(" ", "%20")
 TOKEN = "the-token-of-this-jupyter-server"
 START_SECONDS = 60.0
@@ -30,46 +30,31 @@ APP_NAMES = {"jupyterlab": "LabApp", "notebook": "JupyterNotebookApp"}
 class RunningLab:
     """A JupyterLab, or Jupyter Notebook, with nothing of the user's own; see `running_lab`."""
 
-    def __init__(self, home: Path, settings: Mapping[str, str], app: str) -> None:
-        self._home = home
+    def __init__(self, path: Path, settings: Mapping[str, str], app: str) -> None:
+        self.home = home = Home(path)
         self._app = app
-        self._runtime = home / "runtime"
         self._process: subprocess.Popen[bytes] | None = None
         self._port = 0
-        self.root = home / "root"
+        self.root = home.work
         """Its directory of notebooks."""
-        self.log = home / "log"
+        self.log = path / "log"
         """The file that its output goes to."""
-        self.config_file = home / "config/jupyter_ivy_config.json"
-        """Where settings of ours can be put while it runs."""
-        share = home / "share"
-        for directory in (
-            *(home / name for name in ("config", "data", "runtime", "ipython", "root", "share")),
-            *(share / "kernels", share / "labextensions"),
-        ):
+        share = path / "share"
+        for directory in (share, share / "kernels", share / "labextensions"):
             directory.mkdir(mode=0o700)
         (share / "kernels/ivy-sandbox").symlink_to(REPOSITORY / "kernelspec")
         (share / "labextensions/ivy-kernel").symlink_to(REPOSITORY / "ivy_kernel/labextension")
-        user_settings = home / "settings/@jupyterlab/apputils-extension"
+        user_settings = path / "settings/@jupyterlab/apputils-extension"
         user_settings.mkdir(parents=True)
         (user_settings / "notification.jupyterlab-settings").write_text(
             '{"fetchNews": "false", "checkForUpdates": false}', "utf-8"
         )
-        self._environment = {
-            **{
-                name: value
-                for name, value in os.environ.items()
-                if not name.startswith(("IVY_", "RECOUP_", "JPY_"))
-            },
-            "PYTHONPATH": str(REPOSITORY),
-            "JUPYTER_CONFIG_DIR": str(home / "config"),
+        own = {
+            "PYTHONPATH": PYTHON_PATH,
             "JUPYTER_CONFIG_PATH": str(REPOSITORY / "jupyter-config"),
-            "JUPYTER_DATA_DIR": str(home / "data"),
-            "JUPYTER_RUNTIME_DIR": str(self._runtime),
             "JUPYTER_PATH": str(share),
-            "IPYTHONDIR": str(home / "ipython"),
-            **settings,
         }
+        self._environment = home.environment({**own, **settings})
 
     @property
     def url(self) -> str:
@@ -77,7 +62,7 @@ class RunningLab:
         return f"http://127.0.0.1:{self._port}{PREFIX}"
 
     def start(self) -> None:
-        """Start it and wait until it answers; again on the port that it had before."""
+        """Starts it and waits until it answers; again on the port that it had before."""
         argv = [
             *(sys.executable, "-m", self._app, "--no-browser", "--allow-root"),
             *("--ServerApp.ip=127.0.0.1", "--ServerApp.port_retries=0"),
@@ -89,13 +74,13 @@ class RunningLab:
         for name in APP_NAMES.values():
             argv += [
                 f"--{name}.expose_app_in_browser=True",
-                f"--{name}.user_settings_dir={self._home / 'settings'}",
-                f"--{name}.workspaces_dir={self._home / 'workspaces'}",
+                f"--{name}.user_settings_dir={self.home.path / 'settings'}",
+                f"--{name}.workspaces_dir={self.home.path / 'workspaces'}",
             ]
         with self.log.open("ab") as output:
             self._process = process = subprocess.Popen(
                 argv,
-                cwd=self._home,
+                cwd=self.home.path,
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -104,13 +89,13 @@ class RunningLab:
 
         def started() -> int | None:
             assert process.poll() is None, self.log.read_text("utf-8")
-            port = _port_in(self._runtime / f"jpserver-{process.pid}.json")
+            port = _port_in(self.home.runtime / f"jpserver-{process.pid}.json")
             return port if port and _is_up(port) else None
 
         self._port = until(started, "Jupyter is up", START_SECONDS)
 
     def stop(self) -> None:
-        """End it, and its kernels with it."""
+        """Ends it, and its kernels with it."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -121,20 +106,8 @@ class RunningLab:
             process.kill()
             process.wait()
 
-    @property
-    def local_sandbox_file(self) -> Path:
-        """Tells of the embedded local sandbox; there only while one runs."""
-        return self._runtime / "ivy-local-sandbox.json"
-
-    def stop_local_sandbox(self) -> None:
-        """End the embedded local sandbox, if one runs."""
-        with contextlib.suppress(OSError, ValueError, KeyError):
-            pid = json.loads(self.local_sandbox_file.read_text("utf-8"))["pid"]
-            os.kill(pid, signal.SIGTERM)
-            until(lambda: not self.local_sandbox_file.exists(), "the local sandbox has ended")
-
     def call(self, method: str, path: str, body: Any = None) -> Any:
-        """Send a request to the server's REST; the decoded answer."""
+        """Sends a request to the server's REST API; returns the decoded answer."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, method=method)
         request.add_header("Authorization", f"token {TOKEN}")
@@ -144,12 +117,12 @@ class RunningLab:
         return json.loads(content) if content else None
 
     def shut_down_kernels(self) -> None:
-        """End all kernels, and the sessions with them."""
+        """Ends all kernels, and the sessions with them."""
         for session in self.call("GET", "api/sessions"):
             self.call("DELETE", f"api/sessions/{session['id']}")
 
     def write_notebook(self, name: str, *sources: str, kernel: str = "ivy-sandbox") -> str:
-        """Put a notebook with these cells into the root directory; its name."""
+        """Puts a notebook with these cells into the root directory; returns its name."""
         cells = [
             {
                 "cell_type": "code",
@@ -191,23 +164,23 @@ def _port_in(path: Path) -> int | None:
 
 @contextlib.contextmanager
 def running_lab(
-    home: Path, settings: Mapping[str, str], app: str = "jupyterlab"
+    path: Path, settings: Mapping[str, str], app: str = "jupyterlab"
 ) -> Iterator[RunningLab]:
-    """A JupyterLab for the time of the ``with`` block, with nothing of the user's own.
+    """Runs a JupyterLab for the time of the ``with`` block, with nothing of the user's own.
 
     Parameters
     ----------
-    home
+    path
         An empty directory for all that it writes.
     settings
         Variables of its environment.
     app
         The module that starts it: ``jupyterlab``, or ``notebook``.
     """
-    lab = RunningLab(home, settings, app)
+    lab = RunningLab(path, settings, app)
     try:
         lab.start()
         yield lab
     finally:
         lab.stop()
-        lab.stop_local_sandbox()
+        lab.home.stop_sandbox()

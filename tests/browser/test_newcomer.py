@@ -25,7 +25,7 @@ def test_the_empty_panel_offers_the_local_sandbox(
     expect(offer).to_be_visible()
     expect(panel.get_by_text("No sandbox is in use.")).to_be_visible()
     window.check_accessible(axe_source)
-    assert not newcomer.local_sandbox_file.exists(), "it was started by looking"
+    assert not newcomer.home.sandbox_file.exists(), "it was started by looking"
     panel.get_by_role("button", name="Ask for a fresh status").focus()
     window.page.keyboard.press("Tab")
     expect(offer).to_be_focused()
@@ -36,7 +36,7 @@ def test_the_empty_panel_offers_the_local_sandbox(
     expect(panel.locator(".jp-ivy-actions button:focus")).to_have_count(1)
     expect(panel.get_by_text("run in this local sandbox")).to_be_visible()
     window.check_accessible(axe_source)
-    started = newcomer.local_sandbox_file.read_text("utf-8")
+    started = newcomer.home.sandbox_file.read_text("utf-8")
     panel.get_by_role("button", name="New notebook").click()
     window.page.locator(".jp-NotebookPanel:visible").wait_for()
     window.wait_for_kernel()
@@ -46,7 +46,7 @@ def test_the_empty_panel_offers_the_local_sandbox(
     expect(window.outputs().last).to_contain_text("42")
     expect(panel.get_by_text("This notebook")).to_be_visible()
     expect(panel.locator(".jp-ivy-card")).to_have_count(1)
-    assert newcomer.local_sandbox_file.read_text("utf-8") == started
+    assert newcomer.home.sandbox_file.read_text("utf-8") == started
 
 
 def test_a_restarted_server(newcomer: RunningLab, open_window: OpenWindow) -> None:
@@ -64,7 +64,7 @@ def test_a_restarted_server(newcomer: RunningLab, open_window: OpenWindow) -> No
     expect(panel.get_by_text("The Jupyter server does not answer. Last seen")).to_be_visible()
     expect(window.state()).to_have_text("Active")
     expect(window.status_item).to_contain_text("no status")
-    newcomer.stop_local_sandbox()
+    newcomer.home.stop_sandbox()
 
     newcomer.start()
     offer = panel.get_by_role("button", name=OFFER)

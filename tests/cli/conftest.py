@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import count
-from pathlib import Path
 
 import pytest
-from kernel_driver import Home, kernel_variables
-from sandbox_server import RunningSandbox, running_sandbox
-
-_numbers = count(1)
+from home import Home
+from kernel_driver import kernel_variables
+from sandbox_server import RunningSandbox
 
 
 @dataclass
@@ -34,7 +31,7 @@ class CommandLine:
     def __call__(
         self, *arguments: str, stdin: str = "", timeout_seconds: float = 90, **more: str
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end; ``more`` are further variables."""
+        """Runs a command to its end; ``more`` are further variables."""
         return subprocess.run(
             [sys.executable, "-m", "ivy_kernel.cli", *arguments],
             env=self.home.environment({**self.variables, **more}),
@@ -47,29 +44,19 @@ class CommandLine:
         )
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[RunningSandbox]:
-    """A server for all tests of a module."""
-    with running_sandbox() as running:
-        yield running
+@pytest.fixture
+def chat(chat_id: str) -> str:
+    """The id of the chat that `ivy` is set to."""
+    return chat_id
 
 
 @pytest.fixture
-def chat() -> str:
-    """A chat id that nobody used yet."""
-    return f"cli-{next(_numbers)}"
-
-
-@pytest.fixture
-def ivy(server: RunningSandbox, tmp_path: Path, chat: str) -> CommandLine:
+def ivy(server: RunningSandbox, new_home: Callable[[], Home], chat: str) -> CommandLine:
     """The command line, on a chat of the test server."""
-    return CommandLine(Home(tmp_path / "home"), kernel_variables(server, chat))
+    return CommandLine(new_home(), kernel_variables(server, chat))
 
 
 @pytest.fixture
-def new_ivy(tmp_path: Path) -> Callable[..., CommandLine]:
+def new_ivy(new_home: Callable[[], Home]) -> Callable[..., CommandLine]:
     """Makes a command line with an environment of its own."""
-    numbers = count(1)
-    return lambda **variables: CommandLine(
-        Home(tmp_path / f"home-{next(numbers)}"), dict(variables)
-    )
+    return lambda **variables: CommandLine(new_home(), dict(variables))

@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from conftest import StartKernel, sandbox_as_in_use
-from sandbox_server import RunningSandbox
+from kernel_driver import StartKernel
+from sandbox_server import RunningSandbox, running_sandbox
 
 CAP_SECONDS = 2.0
 
@@ -15,7 +15,7 @@ CAP_SECONDS = 2.0
 @pytest.fixture(scope="module")
 def capped() -> Iterator[RunningSandbox]:
     """A sandbox whose tool calls end after two seconds."""
-    with sandbox_as_in_use(cap_seconds={"script": CAP_SECONDS, "notebook": CAP_SECONDS}) as server:
+    with running_sandbox(cap_seconds={"script": CAP_SECONDS, "notebook": CAP_SECONDS}) as server:
         yield server
 
 

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import StartKernel
-from kernel_driver import KernelDriver
+from kernel_driver import KernelDriver, StartKernel
 from sandbox_server import RunningSandbox, until
 
 GONE = "The variables are gone"

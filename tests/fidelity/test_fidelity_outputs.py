@@ -5,8 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 
-from conftest import StartKernel
-from kernel_driver import KernelDriver
+from kernel_driver import KernelDriver, StartKernel
 
 
 def test_streams_keep_their_names_and_order(kernel: KernelDriver) -> None:

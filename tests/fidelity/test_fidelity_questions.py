@@ -6,8 +6,7 @@ import re
 import time
 from typing import Any
 
-from conftest import StartKernel
-from kernel_driver import KernelDriver
+from kernel_driver import KernelDriver, StartKernel
 from sandbox_server import until
 
 COLOUR = re.compile("\x1b\\[[0-9;]*m")

@@ -7,8 +7,7 @@ import re
 import signal
 from pathlib import Path
 
-from conftest import StartKernel
-from kernel_driver import KernelDriver
+from kernel_driver import KernelDriver, StartKernel
 from sandbox_server import RunningSandbox, until
 
 

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import agent_kernel, sandbox_as_in_use
-from kernel_driver import Home, KernelDriver
-from sandbox_server import until
+from kernel_driver import Home, KernelDriver, agent_variables, running_kernel
+from sandbox_server import running_sandbox, until
 
 
 @pytest.fixture(scope="module")
@@ -20,8 +19,8 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KernelDriver]:
     venv.create(bare, symlinks=True, with_pip=False)
     home = Home(tmp_path_factory.mktemp("shell"))
     with (
-        sandbox_as_in_use(config={"python": str(bare / "bin/python")}) as server,
-        agent_kernel(server, home, "shell") as kernel,
+        running_sandbox(config={"python": str(bare / "bin/python")}) as server,
+        running_kernel(home, agent_variables(server, "shell")) as kernel,
     ):
         yield kernel
 

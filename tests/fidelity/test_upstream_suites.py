@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import sandbox_as_in_use
 from kernel_driver import Home
-from sandbox_server import RunningSandbox
+from sandbox_server import RunningSandbox, running_sandbox
 from upstream_suites import SuiteResult, run_suite, suite_directory
 
 FAILS = {
@@ -66,7 +65,7 @@ QUICK_NOTEBOOKS = " or ".join(
 @pytest.fixture(scope="module")
 def upstream_server() -> Iterator[RunningSandbox]:
     """A server whose kernels name their cells as the suites' expected outputs do."""
-    with sandbox_as_in_use(environment={"IPYKERNEL_CELL_NAME": "<IPY-INPUT>"}) as server:
+    with running_sandbox(environment={"IPYKERNEL_CELL_NAME": "<IPY-INPUT>"}) as server:
         yield server
 
 

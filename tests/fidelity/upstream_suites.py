@@ -19,7 +19,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from kernel_driver import Home, kernel_variables
+from home import PYTHON_PATH, Home
+from kernel_driver import kernel_variables
 from sandbox_server import REPOSITORY, RunningSandbox
 
 FETCH_SECONDS = 90
@@ -128,7 +129,7 @@ def run_suite(
     for name in ("PYTEST_ADDOPTS", "PYTEST_CURRENT_TEST"):
         environment.pop(name, None)
     needs = [str(one) for one in (directory.parent / "needs").glob("*")]
-    environment["PYTHONPATH"] = os.pathsep.join([str(REPOSITORY), *needs])
+    environment["PYTHONPATH"] = os.pathsep.join([PYTHON_PATH, *needs])
     command = [
         *(sys.executable, "-m", "pytest", "-c", os.devnull, f"--rootdir={directory}", "-q"),
         *("-p", "no:cacheprovider", "--tb=line", "--timeout=60", f"--junitxml={report}"),

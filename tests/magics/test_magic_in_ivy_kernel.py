@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from magic_driver import Home, MagicKernel, magic_variables, running_magic_kernel
+from kernel_driver import Home, running
+from magic_driver import MagicKernel, magic_variables
 from sandbox_server import RunningSandbox
 
 
@@ -15,8 +16,8 @@ def ivy_kernel(
 ) -> Iterator[MagicKernel]:
     """An Ivy Sandbox kernel for all tests of the module."""
     home = Home(tmp_path_factory.mktemp("ivy"))
-    with running_magic_kernel(home, magic_variables(server, "whole"), "ivy-sandbox") as running:
-        yield running
+    with running(MagicKernel(home, magic_variables(server, "whole"), "ivy-sandbox")) as kernel:
+        yield kernel
 
 
 def test_a_notebook_with_cell_magics_runs_unchanged(ivy_kernel: MagicKernel) -> None:

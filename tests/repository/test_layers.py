@@ -1,4 +1,4 @@
-"""Imports go down only: the table below is the architecture, and the sources must keep to it."""
+"""Imports go down only: the table in ``docs/architecture.md`` is kept by the sources."""
 
 from __future__ import annotations
 
@@ -6,57 +6,81 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from house import House
 
-import ivy_kernel
-
-PACKAGE = Path(ivy_kernel.__file__).parent
-
-LEVELS = {
-    0: ["_version", "errors", "models", "agent"],
-    1: ["settings", "status"],
-    2: ["api"],
-    3: ["routes"],
-    4: ["session"],
-    5: ["__init__", "cli", "kernel", "magics", "server_extension"],
-}
-OUTSIDE = {
-    0: set(),
-    1: {"jupyter_core", "msgspec", "traitlets"},
-    2: {"httpx", "msgspec"},
-    3: {"msgspec"},
-    4: {"jupyter_core", "msgspec", "psutil"},
-}
-"""Packages that a level may import beside the standard library; level 5 may import any."""
-
-ASIDE = "local_sandbox"
-ASIDE_OUTSIDE = {"jupyter_client", "msgspec", "psutil", "tornado", "traitlets", "zmq"}
-TRAVELS_IF_THERE = {"zmq"}
-"""The agent uses these on the far side when they are importable there."""
-
-LEVEL_OF = {name: level for level, names in LEVELS.items() for name in names}
+ROOT = Path(__file__).resolve().parents[2]
+HOUSE = House()
+PACKAGE = HOUSE.package
+ASIDE = "aside"
 
 
-def sources() -> list[Path]:
-    """Every Python source of the package."""
-    return sorted(path for path in PACKAGE.rglob("*.py") if "node_modules" not in path.parts)
+@dataclass(frozen=True)
+class Row:
+    """One row of the table.
+
+    Parameters
+    ----------
+    level
+        A number, or ``aside``.
+    rooms
+        Modules and packages at the top of ours.
+    outside
+        Packages that they may import beside the standard library; ``None`` for any.
+    """
+
+    level: str
+    rooms: tuple[str, ...]
+    outside: frozenset[str] | None
 
 
-def unit_of(path: Path) -> str:
-    """The top-level module or package that a source belongs to."""
+def table() -> list[Row]:
+    """Reads the table."""
+    text = (ROOT / "docs/architecture.md").read_text("utf-8")
+    match = re.search(r"<!-- layers -->\n(.*?)<!-- /layers -->", text, re.DOTALL)
+    assert match, "docs/architecture.md has no table of layers"
+    head, line, *rows = match[1].splitlines()
+    assert head == "| level | rooms | may import beside the standard library |"
+    assert set(line) <= set("|-")
+    found = []
+    for row in rows:
+        level, rooms, outside = (cell.strip() for cell in row.strip("|").split("|"))
+        names = frozenset(re.findall(r"`(\w+)`", outside))
+        assert names or outside in ("nothing", "anything"), row
+        found.append(
+            Row(
+                level,
+                tuple(re.findall(r"`(\w+)`", rooms)),
+                None if outside == "anything" else names,
+            )
+        )
+    return found
+
+
+ROW_OF = {room: row for row in table() for room in row.rooms}
+
+
+def room_of(path: Path) -> str:
+    """Returns the top-level module or package that a source belongs to."""
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
+def sources() -> list[Path]:
+    """Returns every Python source of the package."""
+    return sorted(HOUSE.modules.values())
+
+
 def imports_of(path: Path) -> Iterator[str]:
-    """Every module that a source imports, wherever in it."""
+    """Yields every module that a source imports, wherever in it."""
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             if node.level:  # the agent's modules find each other wherever they have travelled
-                assert unit_of(path) == "agent", f"{path}: relative import"
+                assert room_of(path) == "agent", f"{path}: relative import"
                 continue
             yield from (
                 [f"ivy_kernel.{alias.name}" for alias in node.names]
@@ -68,38 +92,40 @@ def imports_of(path: Path) -> Iterator[str]:
 @pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_a_module_imports_only_what_its_level_allows(path: Path) -> None:
     """Each import is of a lower or the same level, and of an allowed package."""
-    unit = unit_of(path)
+    room = room_of(path)
+    row = ROW_OF[room]
     for name in imports_of(path):
         top, _, rest = name.partition(".")
         if top in sys.stdlib_module_names:
             continue
-        if top == "ivy_kernel":
-            target = rest.split(".")[0]
-            if unit == ASIDE:
-                assert target in (ASIDE, "_version"), f"{name}: the local sandbox stands aside"
-                continue
-            assert target != ASIDE, f"{name}: nothing imports the local sandbox"
-            target = target if target in LEVEL_OF else "__init__"
-            if target == "__init__":  # ivy_kernel.__version__
-                continue
-            assert LEVEL_OF[target] <= LEVEL_OF[unit], f"{name} is above {unit}"
-        elif unit == ASIDE:
-            assert top in ASIDE_OUTSIDE, name
-        elif unit == "agent":
-            assert top in TRAVELS_IF_THERE, name
-        elif LEVEL_OF[unit] < 5:
-            assert top in OUTSIDE[LEVEL_OF[unit]], name
+        if top != "ivy_kernel":
+            assert row.outside is None or top in row.outside, name
+            continue
+        target = rest.split(".")[0]
+        if row.level == ASIDE:
+            assert target in (room, "_version"), f"{name}: the local sandbox stands aside"
+            continue
+        if target not in ROW_OF or target == "__init__":  # a name such as ivy_kernel.__version__
+            continue
+        assert ROW_OF[target].level != ASIDE, f"{name}: nothing imports the local sandbox"
+        assert int(ROW_OF[target].level) <= int(row.level), f"{name} is above {room}"
 
 
 def test_every_module_has_a_level() -> None:
     """No module escapes the table, and the table names no module that is gone."""
-    units = {unit_of(path) for path in sources()} - {ASIDE, "examples"}
-    assert units <= set(LEVEL_OF)
+    assert {room_of(path) for path in sources()} == set(ROW_OF)
+    assert sum(len(row.rooms) for row in table()) == len(ROW_OF), "a room stands twice"
+    assert {row.level for row in table()} == {*map(str, range(6)), ASIDE}
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Not inside a room either, and not by imports in functions."""
+    assert HOUSE.circles == []
 
 
 def test_below_the_kernel_nothing_reads_configuration() -> None:
     """Levels 2 and 3 take plain arguments; only the network's own variables are honoured."""
     for path in sources():
-        if LEVEL_OF.get(unit_of(path)) in (2, 3):
+        if ROW_OF[room_of(path)].level in ("2", "3"):
             assert "ivy_kernel.settings.settings" not in set(imports_of(path)), path
             assert not re.search(r"environ[^\n]*(IVY|RECOUP)_", path.read_text("utf-8")), path

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import count
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,8 +28,6 @@ main()
 """
 """As ``python -m jupyter_server``, but with heartbeats and refusals that a test can wait for."""
 
-_numbers = count(1)
-
 
 @pytest.fixture(scope="session")
 def platform() -> Iterator[RunningSandbox]:
@@ -48,12 +45,6 @@ def shared_jupyter(
     variables = {"IVY_API_KEY": MARKED_KEY, "IVY_API_URL": platform.url, "IVY_ROUTE": "notebook"}
     with running_jupyter(home, variables) as running:
         yield running
-
-
-@pytest.fixture
-def chat_id() -> str:
-    """A chat that nobody used yet."""
-    return f"chat-{next(_numbers)}"
 
 
 @pytest.fixture
@@ -86,22 +77,13 @@ def local_jupyter(_local_jupyter: RunningJupyter) -> Iterator[RunningJupyter]:
     _local_jupyter.act("reconnect")
 
 
-@pytest.fixture
-def changed(platform: RunningSandbox) -> Iterator[Callable[..., None]]:
-    """Changes settings of the platform until the test's end."""
-    config = platform.control()["config"]
-    names: set[str] = set()
-
-    def change(**settings: object) -> None:
-        names.update(settings)
-        platform.control(settings)
-
-    yield change
-    if names:
-        platform.control({name: config[name] for name in names})
+@pytest.fixture(scope="session")
+def server(platform: RunningSandbox) -> RunningSandbox:
+    """The platform, for the fixture ``changed``."""
+    return platform
 
 
 @pytest.fixture
-def new_home(tmp_path: Path) -> ServerHome:
+def server_home(tmp_path: Path) -> ServerHome:
     """Directories for one more Jupyter server."""
     return ServerHome(tmp_path / "home")

@@ -106,9 +106,9 @@ def test_silence_is_filled_with_heartbeats(local_jupyter: RunningJupyter) -> Non
         assert len(events.lists) == 1
 
 
-def test_a_server_that_ends_closes_its_streams(new_home: ServerHome) -> None:
+def test_a_server_that_ends_closes_its_streams(server_home: ServerHome) -> None:
     """Open streams neither hold the end of the server up, nor leave a complaint in its log."""
-    with running_jupyter(new_home) as server, server.events() as events:
+    with running_jupyter(server_home) as server, server.events() as events:
         events.until(bool, "the first list came")
         began = time.monotonic()
         assert server.stop() == 0

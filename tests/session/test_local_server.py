@@ -11,13 +11,14 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from waiting import eventually
 
 from ivy_kernel.api import Connection, IvyClient
 from ivy_kernel.api.auth import Credential
@@ -28,14 +29,6 @@ from ivy_kernel.session.open import open_lifecycle
 from ivy_kernel.settings.live import LiveSettings
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-
-
-async def until(condition: Callable[[], Any], what: str, timeout_seconds: float = 20.0) -> None:
-    """Wait until the condition is true; fail when it takes too long."""
-    deadline = time.monotonic() + timeout_seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not happen"
-        await asyncio.sleep(0.02)
 
 
 def is_gone(process_id: int) -> bool:
@@ -191,7 +184,7 @@ async def test_the_number_of_a_process_that_is_no_server_is_not_trusted(bystande
     zombie = subprocess.Popen(  # noqa: ASYNC220 - asyncio would reap it
         [sys.executable, "-c", "pass", "ivy_kernel.local_sandbox"]
     )
-    await until(lambda: is_gone(zombie.pid), "the child's end")
+    await eventually(lambda: is_gone(zombie.pid), "the child's end", 20)
     for process_id in (bystander, zombie.pid):
         facts = {"url": "http://127.0.0.1:1/api", "token": "t", "pid": process_id}
         runtime_file().write_text(json.dumps(facts))
@@ -209,7 +202,7 @@ async def test_a_server_that_was_killed_is_replaced() -> None:
     for process_id in reversed(processes):
         with suppress(ProcessLookupError):
             os.kill(process_id, signal.SIGKILL)
-    await until(lambda: all(map(is_gone, processes)), "the end of all its processes")
+    await eventually(lambda: all(map(is_gone, processes)), "the end of all its processes", 20)
     assert runtime_file().exists()
     assert find() is None
     second = await start()
@@ -225,7 +218,7 @@ async def test_who_talks_to_a_killed_server_soon_talks_to_a_new_one() -> None:
     assert first is not None
     processes = family(first.process_id)
     os.kill(first.process_id, signal.SIGKILL)
-    await until(lambda: all(map(is_gone, processes)), "the end of all its processes")
+    await eventually(lambda: all(map(is_gone, processes)), "the end of all its processes", 20)
     begin = time.monotonic()
     assert (await lifecycle.status()).state == "none"
     assert time.monotonic() - begin < 10
@@ -239,8 +232,8 @@ async def test_an_idle_server_ends_and_the_next_use_starts_another() -> None:
     """It takes its file along and leaves no process."""
     first = await start(idle_exit_seconds=1)
     processes = family(first.process_id)
-    await until(lambda: not runtime_file().exists(), "the idle exit")
-    await until(lambda: all(map(is_gone, processes)), "the end of all its processes")
+    await eventually(lambda: not runtime_file().exists(), "the idle exit", 20)
+    await eventually(lambda: all(map(is_gone, processes)), "the end of all its processes", 20)
     assert find() is None
     second = await start()
     assert second.process_id != first.process_id
@@ -253,7 +246,7 @@ async def test_stopping_ends_it_with_all_its_processes() -> None:
     processes = family(found.process_id)
     assert len(processes) >= 2
     assert local_server.stop() is True
-    await until(lambda: all(map(is_gone, processes)), "the end of all its processes")
+    await eventually(lambda: all(map(is_gone, processes)), "the end of all its processes", 20)
     assert not runtime_file().exists()
     assert local_server.stop() is False
 
@@ -291,13 +284,13 @@ async def test_a_start_that_is_interrupted_leaves_no_second_server() -> None:
     """The user interrupts, and at once runs the cell again: there is one server in the end."""
     before = len(local_server._started)
     first = asyncio.ensure_future(start())
-    await until(lambda: len(local_server._started) > before, "the start of the process")
+    await eventually(lambda: len(local_server._started) > before, "the start of the process", 20)
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first
     second = await start()
     dead = local_server._started[before]
-    await until(lambda: dead.poll() is not None, "the end of the first one")
+    await eventually(lambda: dead.poll() is not None, "the end of the first one", 20)
     assert second.process_id != dead.pid
     assert find() == second
     assert await state_of(second) == "none"

@@ -26,18 +26,18 @@ class FakeTime:
         return self.now
 
     async def sleep(self, seconds: float) -> None:
-        """End when the clock has been moved by so much."""
+        """Ends when the clock has been moved by so much."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._sleepers, (self.now + seconds, next(self._order), future))
         await future
 
     async def settle(self) -> None:
-        """Let everything run that can run without the clock."""
+        """Lets everything run that can run without the clock."""
         for _ in range(30):
             await asyncio.sleep(0)
 
     async def advance(self, seconds: float) -> None:
-        """Move the clock, stopping wherever a sleeper wakes up."""
+        """Moves the clock, stopping wherever a sleeper wakes up."""
         end = self.now + seconds
         await self.settle()
         while self._sleepers and self._sleepers[0][0] <= end:
@@ -50,7 +50,7 @@ class FakeTime:
         await self.settle()
 
     async def suspend(self, seconds: float) -> None:
-        """What a laptop does: the clock goes on, timers stand still."""
+        """Suspends, as a laptop does: the clock goes on, timers stand still."""
         self.now += seconds
         self._sleepers = [(due + seconds, order, f) for due, order, f in self._sleepers]
         heapq.heapify(self._sleepers)
@@ -102,5 +102,5 @@ class FakeApi:
             self.in_flight -= 1
 
     def times(self) -> list[float]:
-        """When it was asked, in seconds since the first request."""
+        """The times of its requests, in seconds since the first."""
         return [round(moment - self.asked_at[0], 3) for moment in self.asked_at]

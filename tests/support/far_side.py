@@ -1,4 +1,4 @@
-"""Shared by the tests of the agent route: tool runners, and a route that keeps what it reports."""
+"""Tool runners for the agent route's tests, and a route that records its messages and events."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from typing import Any
 from fault_proxy import FaultProxy
 from sandbox_server import RunningSandbox
 from tool_calls import HttpTools
+from waiting import eventually
 
 from ivy_kernel.errors import CredentialsError, NotReadyError
 from ivy_kernel.models import Cell, Message, Outcome
@@ -34,7 +35,7 @@ class BareRunner:
         self._directory = directory
 
     async def __call__(self, tool: str, code: str, timeout_seconds: float) -> object:
-        """Run a program and return what it printed."""
+        """Runs a program and returns what it printed."""
         self.calls += 1
         process = await asyncio.create_subprocess_exec(
             *self._argv,
@@ -56,7 +57,7 @@ class BareRunner:
         return {"stdout": out.decode(), "stderr": err.decode(), "exit_code": process.returncode}
 
     async def aclose(self) -> None:
-        """Do nothing: nothing is held open."""
+        """Does nothing: nothing is held open."""
 
 
 class RefusingTools:
@@ -83,7 +84,7 @@ class RefusingTools:
         return int(self._tools.calls)
 
     async def __call__(self, tool: str, code: str, timeout_seconds: float) -> object:
-        """Make a call, or fail."""
+        """Makes a call, or fails."""
         if self.refusal is None:
             return await self._tools(tool, code, timeout_seconds)
         error = self.refusal()
@@ -96,23 +97,23 @@ class RefusingTools:
         raise error
 
     async def aclose(self) -> None:
-        """Let the last calls through, and close."""
+        """Lets the last calls through, and closes."""
         await self._tools.aclose()
 
 
 def not_ready() -> Exception:
-    """Return the refusal of a sandbox that is starting."""
+    """The error of a sandbox that is starting."""
     return NotReadyError("still starting", status_code=503)
 
 
 def wrong_key() -> Exception:
-    """Return the refusal of a key that is not accepted."""
+    """The error of a key that is not accepted."""
     return CredentialsError("the key is not accepted", status_code=401)
 
 
 @dataclass
 class Far:
-    """A route, and everything that it has reported.
+    """A route, and the messages and events that came from it.
 
     Parameters
     ----------
@@ -132,11 +133,11 @@ class Far:
     events: list[Event] = field(default_factory=list)
 
     async def run(self, code: str, **options: Any) -> Ran:
-        """Run a cell and keep what it showed."""
+        """Runs a cell and keeps what it showed."""
         return await Running.start(self, code, **options).end()
 
     def begin(self, code: str, **options: Any) -> Running:
-        """Begin to run a cell."""
+        """Begins to run a cell."""
         return Running.start(self, code, **options)
 
     def seen(self, kind: type[Event]) -> list[Any]:
@@ -146,7 +147,7 @@ class Far:
 
 @dataclass
 class Ran:
-    """The end of a cell, its messages, and their times."""
+    """A cell's outcome, its messages, and their times."""
 
     outcome: Outcome
     messages: list[Message]
@@ -188,7 +189,7 @@ class Running:
 
     @classmethod
     def start(cls, far: Far, code: str, **options: Any) -> Running:
-        """Submit it."""
+        """Submits it."""
         message_id = secrets.token_hex(8)
         messages: list[Message] = []
         times: list[float] = []
@@ -203,7 +204,7 @@ class Running:
         return cls(message_id, messages, times, started, far, far.tools.calls, task)
 
     async def end(self) -> Ran:
-        """Wait for its outcome."""
+        """Waits for its outcome."""
         outcome = await self.task
         return Ran(outcome, self.messages, self.times, self.far.tools.calls - self.calls_before)
 
@@ -277,22 +278,10 @@ def port_of(server: RunningSandbox) -> int:
     return int(server.url.split(":")[2].split("/")[0])
 
 
-async def until(condition: Callable[[], Any], what: str, timeout_seconds: float = 30.0) -> Any:
-    """Wait until a condition holds, and return its value."""
-    deadline = time.monotonic() + timeout_seconds
-    while True:
-        value = condition()
-        if value:
-            return value
-        if time.monotonic() > deadline:
-            raise AssertionError(f"{what} did not happen within {timeout_seconds:g} s")
-        await asyncio.sleep(0.01)
-
-
 async def kill(pid: int) -> None:
-    """Kill a process, and wait until it is gone."""
+    """Kills a process, and waits until it is gone."""
     os.kill(pid, signal.SIGKILL)
-    await until(lambda: not is_alive(pid), f"the end of process {pid}")
+    await eventually(lambda: not is_alive(pid), f"the end of process {pid}")
 
 
 def waits_for(path: Path) -> str:

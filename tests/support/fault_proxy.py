@@ -1,4 +1,4 @@
-"""An HTTP proxy that does to calls what networks and gateways do to them."""
+"""An HTTP proxy that injects faults of networks and gateways."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REASONS = {
 
 @dataclass
 class Faults:
-    """What is to go wrong, each as the probability per request.
+    """The faults to inject, each as its probability per request.
 
     ``lost_answer``: the call runs, the connection is reset instead of an answer. ``lost_request``:
     reset before it runs. ``broken_body``: reset in the middle of the answer. ``cut_body``: a whole
@@ -77,12 +77,12 @@ class FaultProxy:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def reseed(self, seed: int = 1) -> None:
-        """Let the dice fall as if nothing had come before."""
+        """Seeds the random choices anew."""
         self._dice.seed(seed)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[FaultProxy]:
-        """Serve within the ``async with`` block."""
+        """Serves within the ``async with`` block."""
         server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         self.port = server.sockets[0].getsockname()[1]
         try:

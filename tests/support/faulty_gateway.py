@@ -1,4 +1,4 @@
-"""A gateway before a test server, that answers single calls of tools as a bad day would.
+"""A gateway in front of a test server that injects faults into single tool calls.
 
 ::
 
@@ -24,7 +24,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Fault:
-    """What becomes of one call.
+    """The fault of one call.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class Fault:
 
 
 class Gateway(ThreadingHTTPServer):
-    """Passes requests on to a server, but for the faults that it was told."""
+    """Passes requests on to a server, but for the faults that it is set to inject."""
 
     daemon_threads = True
 
@@ -60,7 +60,7 @@ class Gateway(ThreadingHTTPServer):
         self.calls: list[tuple[float, str]] = []
 
     def next_tool_calls(self, *faults: Fault) -> None:
-        """What becomes of the next calls of tools, in order; later ones pass."""
+        """The faults of the next tool calls, in order; later ones pass."""
         self.faults.extend(faults)
 
     def tool_calls(self) -> int:
@@ -122,7 +122,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_POST = _serve  # noqa: N815 - the names that http.server looks for
 
     def log_message(self, *_: Any) -> None:
-        """Silent."""
+        """Logs nothing."""
 
 
 @contextlib.contextmanager

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import os
 import shutil
 import signal
 import socket
@@ -29,7 +28,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from sandbox_server import REPOSITORY, until
+from home import PYTHON_PATH, Home
+from sandbox_server import REPOSITORY
+from waiting import until
 
 Json = dict[str, Any]
 
@@ -42,67 +43,40 @@ MARKED_KEY = "ivy_marked0key0that0must0appear0nowhere"
 _OTHERS = ("jupyter_lsp", "jupyter_server_terminals", "jupyterlab", "notebook", "notebook_shim")
 
 
-class ServerHome:
-    """Jupyter directories of one server and its kernels, with the extension enabled as shipped.
+class ServerHome(Home):
+    """Directories of one server and its kernels, with the extension enabled as shipped.
 
     Parameters
     ----------
     path
-        An empty directory.
+        As for `Home`.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.config = path / "config"
-        self.data = path / "data"
-        self.runtime = path / "runtime"
-        self.work = path / "work"
-        for directory in (self.config, self.data, self.runtime, self.work, path / "ipython"):
-            directory.mkdir(mode=0o700, parents=True)
+        super().__init__(path)
         shutil.copytree(REPOSITORY / "jupyter-config", self.config, dirs_exist_ok=True)
         # Others' extensions take seconds to start and are not what is tested.
         others = {"ServerApp": {"jpserver_extensions": dict.fromkeys(_OTHERS, False)}}
         (self.config / "jupyter_server_config.json").write_text(json.dumps(others))
 
-    @property
-    def sandbox_file(self) -> Path:
-        """The runtime file of the embedded local sandbox; there only while one runs."""
-        return self.runtime / "ivy-local-sandbox.json"
-
     def configure(self, settings: Json | str | None) -> None:
-        """Write the settings file, as JSON or as it is; ``None`` removes it."""
-        path = self.config / "jupyter_ivy_config.json"
+        """Writes the settings file, as JSON or as it is; ``None`` removes it."""
         if settings is None:
-            path.unlink(missing_ok=True)
+            self.settings_file.unlink(missing_ok=True)
             return
         text = settings if isinstance(settings, str) else json.dumps({"Ivy": settings})
-        partial = path.with_suffix(".new")
+        # In one step: the running server may read the file at any moment.
+        partial = self.settings_file.with_suffix(".new")
         partial.write_text(text)
-        partial.replace(path)
+        partial.replace(self.settings_file)
 
     def environment(self, variables: Mapping[str, str] | None = None) -> dict[str, str]:
-        """The environment of this process with our directories, and no other Ivy variables."""
-        foreign = ("IVY_", "RECOUP_", "JPY_", "JUPYTER_")
-        return {
-            **{k: v for k, v in os.environ.items() if not k.startswith(foreign)},
-            "PYTHONPATH": str(REPOSITORY),
-            "JUPYTER_CONFIG_DIR": str(self.config),
-            "JUPYTER_DATA_DIR": str(self.data),
-            "JUPYTER_RUNTIME_DIR": str(self.runtime),
-            "IPYTHONDIR": str(self.path / "ipython"),
-            **(variables or {}),
-        }
-
-    def stop_sandbox(self) -> None:
-        """End the embedded local sandbox, if one runs."""
-        with contextlib.suppress(OSError, ValueError, KeyError):
-            pid = json.loads(self.sandbox_file.read_text())["pid"]
-            os.kill(pid, signal.SIGTERM)
-            until(lambda: not self.sandbox_file.exists(), "the local sandbox ended")
+        """Returns the environment of `Home`, in which this tree's package is found first."""
+        return super().environment({"PYTHONPATH": PYTHON_PATH, **(variables or {})})
 
 
 class Events:
-    """What one open ``ivy/events`` has brought.
+    """The events of one open ``ivy/events`` stream.
 
     Parameters
     ----------
@@ -148,7 +122,7 @@ class Events:
     def until(
         self, condition: Callable[[list[Json]], Any], what: str, timeout_seconds: float = 10.0
     ) -> tuple[float, list[Json]]:
-        """Wait for a list that meets the condition, also among those that have come; its time."""
+        """Waits for a list that meets the condition, or has met it; returns it and its time."""
 
         def look() -> tuple[float, list[Json]] | None:
             return next((item for item in list(self.lists) if condition(item[1])), None)
@@ -157,7 +131,7 @@ class Events:
         return found
 
     def close(self) -> None:
-        """Go away, as a closed tab does."""
+        """Closes the stream, as a closed tab does."""
         if self._connection.sock is not None:
             with contextlib.suppress(OSError):
                 self._connection.sock.shutdown(2)
@@ -199,7 +173,7 @@ class RunningJupyter:
         headers: Mapping[str, str] | None = None,
         timeout_seconds: float = 30.0,
     ) -> tuple[int, Mapping[str, str], Any]:
-        """Send a request: status, headers and decoded body. ``headers`` replaces the token."""
+        """Sends a request; returns status, headers and body. ``headers`` replaces the token."""
         data = None if method in ("GET", "HEAD") else json.dumps(body or {}).encode()
         request = urllib.request.Request(self.url + path, data, method=method)
         own = {"Authorization": f"token {TOKEN}"} if headers is None else headers
@@ -257,7 +231,7 @@ class RunningJupyter:
             self.received.append(events.raw)
 
     def stop(self) -> int:
-        """End it in order; its exit code."""
+        """Ends it in order; returns its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         return self.process.wait(STOP_SECONDS)

@@ -1,8 +1,8 @@
-"""Drives a real "Ivy Sandbox" kernel as a front end does, and judges each message it gets.
+"""Drives a real kernel as a front end does, and checks each message that it sends.
 
 ::
 
-    with running_kernel(home, server.environment("chat-1")) as kernel:
+    with running_kernel(home, kernel_variables(server, "chat-1")) as kernel:
         cell = kernel.run("1 + 1")
         assert cell.result == "2"
 """
@@ -15,10 +15,10 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from queue import Empty
-from typing import Any
+from typing import Any, TypeVar
 
+from home import Home
 from jupyter_client.manager import KernelManager
 from jupyter_kernel_test.msgspec_v5 import validate_message
 
@@ -37,44 +37,9 @@ _OUTPUTS = frozenset(
 _UNKNOWN_TO_THE_VALIDATOR = ("comm_", "debug_")
 
 
-class Home:
-    """Jupyter and IPython directories for the processes of one test.
-
-    Parameters
-    ----------
-    path
-        An empty directory.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.config = path / "config"
-        self.data = path / "data"
-        self.runtime = path / "runtime"
-        self.work = path / "work"
-        for directory in (self.config, self.data, self.runtime, path / "ipython", self.work):
-            directory.mkdir(mode=0o700, parents=True)
-
-    def environment(self, variables: Mapping[str, str] | None = None) -> dict[str, str]:
-        """The environment of this process with our directories, and no other Ivy variables."""
-        ours = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("IVY_", "RECOUP_", "JPY_"))
-        }
-        return {
-            **ours,
-            "JUPYTER_CONFIG_DIR": str(self.config),
-            "JUPYTER_DATA_DIR": str(self.data),
-            "JUPYTER_RUNTIME_DIR": str(self.runtime),
-            "IPYTHONDIR": str(self.path / "ipython"),
-            **(variables or {}),
-        }
-
-
 @dataclass
 class CellRun:
-    """All that a front end was told about one cell.
+    """The messages that a front end got about one cell.
 
     Parameters
     ----------
@@ -126,7 +91,7 @@ class CellRun:
         return errors[0] if errors else None
 
     def shown(self) -> Json:
-        """What a user sees of it, for comparing cells."""
+        """The parts that a user sees, for comparing cells."""
         return {
             "status": self.reply["status"],
             "stdout": self.text(),
@@ -147,6 +112,8 @@ class KernelDriver:
         Further variables of its environment.
     arguments
         Further arguments of its command line.
+    kernel_name
+        The kernelspec.
     """
 
     def __init__(
@@ -154,20 +121,21 @@ class KernelDriver:
         home: Home,
         variables: Mapping[str, str] | None = None,
         arguments: list[str] | None = None,
+        kernel_name: str = "ivy-sandbox",
     ) -> None:
         self.home = home
         self.variables = dict(variables or {})
         self._environment = home.environment(variables)
         self._arguments = list(arguments or [])
         self.manager = KernelManager(
-            kernel_name="ivy-sandbox",
+            kernel_name=kernel_name,
             connection_file=str(home.runtime / f"kernel-{os.urandom(4).hex()}.json"),
         )
         self.log = home.path / "kernel.log"
         self._log_file = self.log.open("ab")
 
     def start(self) -> None:
-        """Start the process and wait until it answers."""
+        """Starts the process and waits until it answers."""
         self.manager.start_kernel(
             env=self._environment,
             extra_arguments=self._arguments,
@@ -185,12 +153,12 @@ class KernelDriver:
         return int(self.manager.provisioner.pid)
 
     def restart(self) -> None:
-        """Restart it as a front end does: a new process behind the same connection file."""
+        """Restarts it as a front end does: a new process behind the same connection file."""
         self.manager.restart_kernel()
         self.client.wait_for_ready(timeout=30)
 
     def stop(self) -> float:
-        """End it in order; how many seconds that took."""
+        """Ends it in order; returns the seconds that took."""
         began = time.monotonic()
         if self.manager.has_kernel:
             self.manager.shutdown_kernel()
@@ -199,7 +167,7 @@ class KernelDriver:
         return took
 
     def kill(self) -> None:
-        """End it at once, if it is still there."""
+        """Ends it at once, if it is still there."""
         if self.manager.has_kernel:
             self.manager.shutdown_kernel(now=True)
         with contextlib.suppress(AttributeError):
@@ -210,13 +178,13 @@ class KernelDriver:
     # Cells -------------------------------------------------------------------------------------
 
     def submit(self, code: str, **options: Any) -> str:
-        """Send an ``execute_request``; the id of the message."""
+        """Sends an ``execute_request``; returns the message's id."""
         return str(
             self.client.execute(code, allow_stdin=options.pop("allow_stdin", False), **options)
         )
 
     def run(self, code: str, *, timeout_seconds: float = CELL_SECONDS, **options: Any) -> CellRun:
-        """Run a cell to its end."""
+        """Runs a cell to its end."""
         began = time.monotonic()
         message_id = self.submit(code, **options)
         return self.finish(message_id, began=began, timeout_seconds=timeout_seconds)
@@ -230,7 +198,7 @@ class KernelDriver:
         earlier: list[Json] | None = None,
         beside: bool = False,
     ) -> CellRun:
-        """Wait for a cell's idle and reply, and check that it was told in the right order.
+        """Waits for a cell's idle and reply, and checks that its messages came in the right order.
 
         Parameters
         ----------
@@ -311,19 +279,19 @@ class KernelDriver:
     # Beside cells ------------------------------------------------------------------------------
 
     def interrupt(self) -> float:
-        """Send an ``interrupt_request`` and wait for its reply; how many seconds that took."""
+        """Sends an ``interrupt_request`` and waits for its reply; returns the seconds that took."""
         began = time.monotonic()
         self.interrupt_replied(self.send_interrupt())
         return time.monotonic() - began
 
     def send_interrupt(self) -> str:
-        """Send an ``interrupt_request``; the id of the message. Any thread may do so."""
+        """Sends an ``interrupt_request``, from any thread; returns the message's id."""
         message = self.client.session.msg("interrupt_request", {})
         self.client.control_channel.send(message)
         return str(message["header"]["msg_id"])
 
     def interrupt_replied(self, message_id: str) -> None:
-        """Wait for the reply to an ``interrupt_request``."""
+        """Waits for the reply to an ``interrupt_request``."""
         reply = self.client.get_control_msg(timeout=REPLY_SECONDS)
         assert reply["parent_header"].get("msg_id") == message_id, reply
         assert reply["msg_type"] == "interrupt_reply", reply
@@ -341,7 +309,7 @@ def is_idle(message: Json) -> bool:
 
 
 def check_order(run: CellRun, *, beside: bool = False) -> None:
-    """Busy, execute_input, outputs, idle; and the reply says the same as the outputs."""
+    """Checks the order busy, execute_input, outputs, idle, and that reply and outputs agree."""
     kinds = [message["msg_type"] for message in run.messages]
     states = [m["content"]["execution_state"] for m in run.messages if m["msg_type"] == "status"]
     assert states[0] == "busy", states
@@ -361,12 +329,12 @@ def check_order(run: CellRun, *, beside: bool = False) -> None:
         assert run.error is None, "an error output with an ok reply"
 
 
+Driver = TypeVar("Driver", bound=KernelDriver)
+
+
 @contextlib.contextmanager
-def running_kernel(
-    home: Home, variables: Mapping[str, str] | None = None, arguments: list[str] | None = None
-) -> Iterator[KernelDriver]:
-    """A kernel for the time of the ``with`` block."""
-    kernel = KernelDriver(home, variables, arguments)
+def running(kernel: Driver) -> Iterator[Driver]:
+    """Starts a kernel for the time of the ``with`` block."""
     try:
         kernel.start()
         yield kernel
@@ -375,8 +343,15 @@ def running_kernel(
         kernel.kill()
 
 
-def kernel_variables(server: Any, chat_id: str, **more: str) -> dict[str, str]:
-    """The environment that sends a kernel's cells to a chat of a test server.
+def running_kernel(
+    home: Home, variables: Mapping[str, str] | None = None, arguments: list[str] | None = None
+) -> contextlib.AbstractContextManager[KernelDriver]:
+    """Starts an "Ivy Sandbox" kernel for the time of the ``with`` block."""
+    return running(KernelDriver(home, variables, arguments))
+
+
+def sandbox_variables(server: Any, chat_id: str, **more: str) -> dict[str, str]:
+    """Returns the environment variables that name a chat of a test server.
 
     Parameters
     ----------
@@ -385,18 +360,28 @@ def kernel_variables(server: Any, chat_id: str, **more: str) -> dict[str, str]:
     chat_id
         The chat.
     more
-        Further variables, by name; ``IVY_ROUTE`` is ``notebook`` unless given here.
+        Further variables, by name.
     """
     return {
         "IVY_API_URL": server.url,
         "IVY_API_KEY": server.token,
         "IVY_CHAT_ID": chat_id,
         "IVY_CAMPAIGN_ID": f"campaign-of-{chat_id}",
-        "IVY_SESSION_ID": f"session-of-{chat_id}",
-        "IVY_ROUTE": "notebook",
         **more,
     }
 
 
+def kernel_variables(server: Any, chat_id: str, **more: str) -> dict[str, str]:
+    """Returns `sandbox_variables` with a session; on the notebook route unless ``more`` says so."""
+    session = {"IVY_SESSION_ID": f"session-of-{chat_id}", "IVY_ROUTE": "notebook"}
+    return sandbox_variables(server, chat_id, **{**session, **more})
+
+
+def agent_variables(server: Any, chat_id: str, **more: str) -> dict[str, str]:
+    """Creates a chat's sandbox, and returns `kernel_variables` on the agent route."""
+    server.ready(chat_id)
+    return kernel_variables(server, chat_id, **{"IVY_ROUTE": "agent", **more})
+
+
 StartKernel = Callable[..., KernelDriver]
-"""The fixture ``start_kernel``."""
+"""Type of the fixture ``start_kernel``."""

@@ -1,18 +1,16 @@
-"""Drives plain Python kernels that have the magics loaded, as a front end does."""
+"""Drives kernels that have the magics loaded, as a front end does."""
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from queue import Empty
 from typing import Any
 
+from home import Home
 from jupyter_kernel_test.msgspec_v5 import validate_message
-from kernel_driver import CellRun, Home, KernelDriver
-
-REPOSITORY = Path(__file__).resolve().parents[2]
+from kernel_driver import CellRun, KernelDriver, sandbox_variables
+from sandbox_server import REPOSITORY
 
 Json = dict[str, Any]
 
@@ -28,14 +26,15 @@ class MagicKernel(KernelDriver):
         The kernelspec.
     """
 
-    def __init__(self, home: Home, variables: Mapping[str, str], kernel_name: str) -> None:
-        super().__init__(home, variables)
-        self.manager.kernel_name = kernel_name
+    def __init__(
+        self, home: Home, variables: Mapping[str, str], kernel_name: str = "python3"
+    ) -> None:
+        super().__init__(home, variables, kernel_name=kernel_name)
         self.is_plain = kernel_name == "python3"
         self.all_messages: list[Json] = []
 
     def start(self) -> None:
-        """Start it, and load the magics."""
+        """Starts it, and loads the magics."""
         super().start()
         if self.is_plain:
             assert self.run("%load_ext ivy_kernel").reply["status"] == "ok"
@@ -60,38 +59,22 @@ class MagicKernel(KernelDriver):
         self.all_messages.append(message)
         return message
 
+    def attach(self, chat_id: str) -> None:
+        """Makes the kernel use another chat, with that chat's own campaign and session."""
+        ids = f"{chat_id} --campaign campaign-of-{chat_id} --session s-{chat_id}"
+        assert self.run(f"%ivy attach {ids}").reply["status"] == "ok"
+
     def ivy(self, code: str, options: str = "", **more: Any) -> CellRun:
-        """Run a ``%%ivy`` cell."""
+        """Runs a ``%%ivy`` cell."""
         return self.run(f"%%ivy {options}\n{code}", **more)
 
     def answer(self, text: str, timeout_seconds: float = 20.0) -> Json:
-        """Wait for an ``input_request`` and answer it; its content."""
+        """Waits for an ``input_request`` and answers it; returns its content."""
         request = self.client.get_stdin_msg(timeout=timeout_seconds)
         self.client.input(text)
         return dict(request["content"])
 
 
-@contextlib.contextmanager
-def running_magic_kernel(
-    home: Home, variables: Mapping[str, str], kernel_name: str = "python3"
-) -> Iterator[MagicKernel]:
-    """A kernel for the time of the ``with`` block."""
-    kernel = MagicKernel(home, variables, kernel_name)
-    try:
-        kernel.start()
-        yield kernel
-        kernel.stop()
-    finally:
-        kernel.kill()
-
-
 def magic_variables(server: Any, chat_id: str, **more: str) -> dict[str, str]:
-    """The environment that sends cells to a chat of a test server."""
-    return {
-        "PYTHONPATH": str(REPOSITORY),
-        "IVY_API_URL": server.url,
-        "IVY_API_KEY": server.token,
-        "IVY_CHAT_ID": chat_id,
-        "IVY_CAMPAIGN_ID": f"campaign-of-{chat_id}",
-        **more,
-    }
+    """Returns `sandbox_variables` for processes that load the magics of this tree."""
+    return sandbox_variables(server, chat_id, PYTHONPATH=str(REPOSITORY), **more)

@@ -1,4 +1,4 @@
-"""Ports for the kernels that tests start, which the system gives to nobody else by chance.
+"""Ports for the kernels of tests, outside the range that the system gives out by itself.
 
 jupyter_client picks a kernel's ports a second before the kernel binds them. Many tests beside each
 other open thousands of sockets in that time, and one in some hundred kernels would find a port of
@@ -18,7 +18,7 @@ _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def use_quiet_ports() -> None:
-    """Let every kernel that this process starts have such ports, where the system tells them."""
+    """Gives such ports to every kernel that this process starts, where the range is known."""
     if not _RANGE.exists():
         return
     end = int(_RANGE.read_text().split()[0])

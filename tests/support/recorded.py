@@ -1,4 +1,4 @@
-"""A front end that writes down what it gets and when, and short ways to make messages."""
+"""A front end that records messages and their times, and short ways to make messages."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class FrontEnd:
     got: list[tuple[float, Message]] = field(default_factory=list)
 
     def __call__(self, message: Message) -> None:
-        """Take one message."""
+        """Takes one message."""
         self.got.append((time.monotonic(), message))
 
     @property
     def messages(self) -> list[Message]:
-        """What has arrived."""
+        """The messages that have arrived."""
         return [message for _, message in self.got]
 
     def text(self, name: str = "stdout") -> str:
@@ -72,7 +72,7 @@ def throttle(
 
 
 def flattened(messages: Sequence[Message]) -> list[tuple[object, ...]]:
-    """What a reader sees: runs of equal streams as one text, everything else as it is."""
+    """Merges runs of equal streams into one text; everything else stays as it is."""
     seen: list[tuple[object, ...]] = []
     for message in messages:
         if message.msg_type != "stream":

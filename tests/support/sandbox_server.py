@@ -20,33 +20,20 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from waiting import until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 START_SECONDS = 30.0
 STOP_SECONDS = 20.0
 
 Json = dict[str, Any]
-
-
-def until(
-    condition: Callable[[], Any], what: str = "the condition", timeout_seconds: float = 30.0
-) -> Any:
-    """Wait until ``condition()`` is true and return its value; fail when it takes too long."""
-    deadline = time.monotonic() + timeout_seconds
-    while True:
-        value = condition()
-        if value:
-            return value
-        if time.monotonic() > deadline:
-            raise AssertionError(f"{what} did not happen within {timeout_seconds:g} s")
-        time.sleep(0.02)
 
 
 @dataclass
@@ -86,7 +73,7 @@ class RunningSandbox:
         data: bytes | None = None,
         timeout_seconds: float = 60.0,
     ) -> tuple[int, Mapping[str, str], Any]:
-        """Send a request: status, headers and decoded body of the answer.
+        """Sends a request; returns status, headers and decoded body of the answer.
 
         ``headers`` replaces the usual ``Authorization``; ``data`` goes instead of ``body`` as is.
         """
@@ -105,7 +92,7 @@ class RunningSandbox:
                 return error.code, error.headers, json.loads(error.read())
 
     def create(self, chat_id: str, session_id: str = "", campaign_id: str = "") -> Json:
-        """Create the sandbox of a chat; the answer, which must not be an error."""
+        """Creates the sandbox of a chat; returns the answer, which must not be an error."""
         ids = {
             "chatId": chat_id,
             "sessionId": session_id or f"session-of-{chat_id}",
@@ -128,12 +115,12 @@ class RunningSandbox:
         return body
 
     def ready(self, chat_id: str, session_id: str = "", campaign_id: str = "") -> None:
-        """Create the sandbox of a chat and wait until it is active."""
+        """Creates the sandbox of a chat and waits until it is active."""
         self.create(chat_id, session_id, campaign_id)
         until(lambda: self.status(chat_id)["status"] == "active", f"{chat_id} is active", 30)
 
     def tool(self, chat_id: str, name: str, body: Json | None = None, /, **more: Any) -> Json:
-        """Run a tool; its result, which must not be an error status."""
+        """Runs a tool; returns its result, which must not be an error status."""
         status, _, result = self.call(
             "POST", f"/v1/sandbox/{chat_id}/tool/{name}", {**(body or {}), **more}
         )
@@ -141,14 +128,14 @@ class RunningSandbox:
         return result
 
     def control(self, changes: Json | None = None) -> Json:
-        """Change settings; settings, counters and sandboxes as they are then."""
+        """Changes settings; returns settings, counters and sandboxes as they are then."""
         method = "GET" if changes is None else "POST"
         status, _, body = self.call(method, "/_control", changes)
         assert status == 200, (status, body)
         return body
 
     def counters(self) -> Json:
-        """The counters of the server."""
+        """The server's counters."""
         return self.control()["counters"]
 
     def pids(self) -> list[int]:
@@ -156,7 +143,7 @@ class RunningSandbox:
         return [pid for sandbox in self.control()["sandboxes"] for pid in sandbox["pids"]]
 
     def stop(self) -> int:
-        """End the server in order; its exit code."""
+        """Ends the server in order; returns its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
@@ -213,7 +200,8 @@ def running_sandbox(
     scratch = Path(tempfile.mkdtemp(prefix="ivy-"))
     runtime_file = scratch / "runtime.json"
     variables = {
-        **os.environ,
+        # As in use: pytest's own variable changes what ipykernel does with child processes' output.
+        **{name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"},
         "PYTHONPATH": str(REPOSITORY),
         "IVY_LOCAL_SANDBOX_TOKEN": token,
         "IVY_LOCAL_SANDBOX_CONFIG": json.dumps(merged),

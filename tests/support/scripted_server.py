@@ -1,4 +1,4 @@
-"""A small real HTTP server whose every answer is written out, byte by byte, by the test.
+"""A small real HTTP server whose answers are written out, byte by byte, by the test.
 
 ::
 
@@ -76,7 +76,7 @@ async def hang(_request: Request, _writer: asyncio.StreamWriter) -> bool:
 
 
 async def reset(_request: Request, writer: asyncio.StreamWriter) -> bool:
-    """Read the request, then reset the connection."""
+    """Reads the request, then resets the connection."""
     reset_connection(writer)
     return False
 
@@ -102,7 +102,7 @@ def drip(head: bytes, piece: bytes, pause_seconds: float) -> Action:
 
 
 def reset_connection(writer: asyncio.StreamWriter) -> None:
-    """Let the other side see "connection reset"."""
+    """Resets the connection."""
     connection = writer.get_extra_info("socket")
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()
@@ -205,19 +205,10 @@ async def _requests(reader: asyncio.StreamReader) -> AsyncIterator[Request]:
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 on which nobody listens."""
+    """Returns a port of 127.0.0.1 that is not in use."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-async def until(condition: Callable[[], Any], what: str, timeout_seconds: float = 5.0) -> None:
-    """Wait until the condition is true; fail when it takes too long."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + timeout_seconds
-    while not condition():
-        assert loop.time() < deadline, f"{what} did not happen within {timeout_seconds:g} s"
-        await asyncio.sleep(0.005)
 
 
 class ConnectProxy:
@@ -240,7 +231,7 @@ class ConnectProxy:
 
     @property
     def url(self) -> str:
-        """What a proxy variable says."""
+        """The proxy's URL, as in a proxy variable."""
         return f"http://127.0.0.1:{self.port}"
 
     async def __aenter__(self) -> ConnectProxy:  # noqa: PYI034 - nobody derives from it

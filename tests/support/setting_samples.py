@@ -1,4 +1,4 @@
-"""For every setting one value that is not its default: as text, and as what it becomes."""
+"""One value for every setting that is not its default, as text and as the value it becomes."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ SECRETS = [name for name in setting_names() if is_secret(name)]
 
 
 def default(name: str) -> Any:
-    """The value that a setting has when nobody sets it."""
+    """The default of a setting."""
     return Ivy.class_traits()[name].default_value
 
 
 def flags(**values: str) -> Config:
-    """What the command line makes of ``--Ivy.name=value``."""
+    """The value that the command line makes of ``--Ivy.name=value``."""
     return KVArgParseConfigLoader(
         [f"--Ivy.{name}={value}" for name, value in values.items()]
     ).load_config()

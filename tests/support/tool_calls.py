@@ -1,4 +1,4 @@
-"""The link's ``call`` over plain httpx, with the error tree's translation and nothing more."""
+"""A tool runner over plain httpx, which translates errors into our error tree."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def retry_after_seconds(response: httpx.Response) -> float | None:
 
 
 class HttpTools:
-    """Callable as the route wants it; counts calls."""
+    """A tool runner, as the route wants it, that counts its calls."""
 
     def __init__(self, url: str, token: str, chat_id: str, *, margin_seconds: float = 5.0) -> None:
         self.calls = 0
@@ -51,7 +51,7 @@ class HttpTools:
         )
 
     async def __call__(self, tool: str, code: str, timeout_seconds: float) -> object:
-        """Run code by a tool."""
+        """Runs code by a tool."""
         self.calls += 1
         started = time.monotonic()
         read = timeout_seconds + self._margin_seconds
@@ -85,5 +85,5 @@ class HttpTools:
         return result
 
     async def aclose(self) -> None:
-        """Close the connections."""
+        """Closes the connections."""
         await self._client.aclose()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from magic_driver import Home, MagicKernel
+from home import Home
+from magic_driver import MagicKernel
 
 Json = dict[str, Any]
 
@@ -23,13 +23,15 @@ class WidgetKernel(MagicKernel):
         As for `MagicKernel`.
     """
 
-    def __init__(self, home: Home, variables: Mapping[str, str], kernel_name: str) -> None:
+    def __init__(
+        self, home: Home, variables: Mapping[str, str], kernel_name: str = "python3"
+    ) -> None:
         super().__init__(home, variables, kernel_name)
         self.models: dict[str, Json] = {}
         self.closed: set[str] = set()
 
     def any_message(self, deadline: float) -> Json:
-        """The next message; the models follow it."""
+        """Takes the next message, and updates the models by it."""
         message = super().any_message(deadline)
         content = message["content"]
         if message["msg_type"] == "comm_open":
@@ -41,7 +43,7 @@ class WidgetKernel(MagicKernel):
         return message
 
     def show_widget(self) -> tuple[str, Json]:
-        """Show a widget; its model's id, and the bundle that was displayed."""
+        """Shows a widget; returns its model's id, and the bundle that was displayed."""
         cell = self.run("%ivy widget")
         assert cell.reply["status"] == "ok", cell.reply
         (data,) = cell.datas("display_data")
@@ -50,7 +52,7 @@ class WidgetKernel(MagicKernel):
     def wait_for(
         self, model_id: str, condition: Callable[[Json], Any], timeout_seconds: float = 25.0
     ) -> Json:
-        """Take messages until a model meets the condition."""
+        """Takes messages until a model meets the condition."""
         deadline = time.monotonic() + timeout_seconds
         while not condition(self.models.get(model_id, {})):
             try:
@@ -61,13 +63,13 @@ class WidgetKernel(MagicKernel):
         return self.models[model_id]
 
     def new_subshell(self) -> str:
-        """Have the kernel start one more thread for messages; its id."""
+        """Makes the kernel start one more thread for messages; returns its id."""
         message = self.client.session.msg("create_subshell_request", {})
         self.client.control_channel.send(message)
         return str(self.client.get_control_msg(timeout=10)["content"]["subshell_id"])
 
     def press(self, model_id: str, action: str, subshell_id: str | None = None) -> str:
-        """Send what a button sends; the id of the message."""
+        """Sends the message of a button; returns its id."""
         content = {
             "comm_id": model_id,
             "data": {"method": "custom", "content": {"action": action}},
@@ -78,20 +80,6 @@ class WidgetKernel(MagicKernel):
         return str(message["header"]["msg_id"])
 
 
-@contextlib.contextmanager
-def running_widget_kernel(
-    home: Home, variables: Mapping[str, str], kernel_name: str
-) -> Iterator[WidgetKernel]:
-    """A kernel for the time of the ``with`` block."""
-    kernel = WidgetKernel(home, variables, kernel_name)
-    try:
-        kernel.start()
-        yield kernel
-        kernel.stop()
-    finally:
-        kernel.kill()
-
-
 def state_is(*states: str) -> Callable[[Json], bool]:
-    """A condition: the widget shows one of these states, freshly read."""
+    """Returns a condition: the widget shows one of these states."""
     return lambda model: (model.get("status") or {}).get("state") in states

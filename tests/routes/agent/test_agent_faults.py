@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from far_side import Far, port_of, route_to, until, waits_for
+from far_side import Far, port_of, route_to, waits_for
 from fault_proxy import FaultProxy, Faults
 from sandbox_server import RunningSandbox, running_sandbox
+from waiting import eventually
 
 from ivy_kernel.errors import NetworkError, SandboxError
 from ivy_kernel.routes.events import ReachableAgain, Unreachable
@@ -163,7 +164,7 @@ async def test_retry_after_is_honoured(far: Far, network: FaultProxy) -> None:
     await far.run("1")
     network.faults = Faults(statuses=((429, 1.0),), retry_after_seconds=2)
     running = far.begin("2")
-    await until(lambda: network.counts["429"], "the refusal")
+    await eventually(lambda: network.counts["429"], "the refusal")
     network.faults = Faults()
     assert (await running.end()).fate == "succeeded"
     assert far.tools.log[-1][0] - far.tools.log[-2][0] > 0.9
@@ -178,7 +179,7 @@ async def test_a_stalled_answer_does_not_hold_a_cell_up(sandbox: RunningSandbox)
         await far.run("1")
         proxy.faults = Faults(stalled=1.0)
         running = far.begin("seen = 'once'\nprint(seen)")
-        await until(lambda: proxy.counts["stalled"], "the stall")
+        await eventually(lambda: proxy.counts["stalled"], "the stall")
         proxy.faults = Faults()
         ran = await asyncio.wait_for(running.end(), 25)
         assert (ran.fate, ran.text) == ("succeeded", "once\n")
@@ -190,7 +191,7 @@ async def test_an_outage_in_the_middle_of_a_cell(far: Far, network: FaultProxy) 
     running = far.begin(
         "import time\nfor i in range(30):\n    print(i, flush=True); time.sleep(0.1)"
     )
-    await until(lambda: running.text, "first output")
+    await eventually(lambda: running.text, "first output")
     network.is_out = True
     await asyncio.sleep(2.0)
     network.is_out = False
@@ -226,7 +227,7 @@ async def test_a_cell_longer_than_the_cap_goes_on_and_can_be_stopped() -> None:
             running = far.begin(
                 "import time\nfor i in range(1000):\n    print(i, flush=True); time.sleep(0.2)"
             )
-            await until(lambda: running.text.count("\n") >= 25, "five seconds of progress", 40)
+            await eventually(lambda: running.text.count("\n") >= 25, "five seconds of progress", 40)
             assert running.text.startswith("0\n1\n2\n3\n")
             await far.route.interrupt_request(running.message_id)
             ran = await asyncio.wait_for(running.end(), 20)
@@ -239,7 +240,7 @@ async def test_a_silent_cell_longer_than_the_cap_succeeds(tmp_path: Path) -> Non
         async with route_to(server, kernel="shell") as far:
             await far.run("1")
             running = far.begin(waits_for(tmp_path / "go-on") + "'end'")
-            await until(
+            await eventually(
                 lambda: far.route.describe()["wait_limit_seconds"] < 25, "a shorter wait", 55
             )
             assert not running.task.done()
@@ -259,7 +260,7 @@ async def test_an_outage_is_told_and_its_end_too(
         await far.run("1")
         proxy.is_out = True
         running = far.begin("2")
-        await until(lambda: far.seen(Unreachable), "the event")
+        await eventually(lambda: far.seen(Unreachable), "the event")
         proxy.is_out = False
         assert (await running.end()).result == "2"
         assert len(far.seen(Unreachable)) == len(far.seen(ReachableAgain)) == 1
@@ -275,7 +276,7 @@ async def test_giving_up_calls_the_outcome_unknown(far: Far, network: FaultProxy
         "import time\nprint('on', flush=True)\n"
         "try:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    was_stopped = True"
     )
-    await until(lambda: running.text, "first output")
+    await eventually(lambda: running.text, "first output")
     network.is_out = True
     said = await far.route.interrupt_request(running.message_id, deadline_seconds=0.3)
     assert said == "unreachable"

@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from far_side import BareRunner, Far, RefusingTools, not_ready, route_over, text_of, until
+from far_side import BareRunner, Far, RefusingTools, not_ready, route_over, text_of
+from waiting import eventually
 
 from ivy_kernel.errors import NoAnswerError
 
@@ -32,7 +33,7 @@ async def test_a_cell_that_was_refused_is_taken_back_at_the_first_interrupt(far:
     await far.run("1")
     far.tools.refusal = not_ready
     running = far.begin("ran = True")
-    await until(lambda: far.tools.refused, "the first refusal")
+    await eventually(lambda: far.tools.refused, "the first refusal")
     assert await far.route.interrupt_request(running.message_id, deadline_seconds=4) == "finished"
     ran = await asyncio.wait_for(running.end(), 1)
     assert ran.fate == "interrupted"
@@ -46,7 +47,7 @@ async def test_a_cell_is_taken_back_between_two_tries(far: Far) -> None:
     await far.run("1")
     far.tools.refusal = not_ready
     running = far.begin("ran = True")
-    await until(lambda: far.tools.refused > 2 and not far.tools.under_way, "a pause")
+    await eventually(lambda: far.tools.refused > 2 and not far.tools.under_way, "a pause")
     refused = far.tools.refused
     assert await far.route.interrupt_request(running.message_id) == "finished"
     assert far.tools.refused == refused
@@ -59,7 +60,7 @@ async def test_a_cell_that_waits_for_the_agent_ends_at_once(far: Far) -> None:
     """Interrupted while no agent can be started, a cell does not wait for the end of that."""
     far.tools.refusal = not_ready
     running = far.begin("ran = True")
-    await until(lambda: far.tools.refused, "the first refusal")
+    await eventually(lambda: far.tools.refused, "the first refusal")
     assert await far.route.interrupt_request(running.message_id) == "finished"
     assert (await asyncio.wait_for(running.end(), 1)).fate == "interrupted"
     far.tools.refusal = None
@@ -69,7 +70,7 @@ async def test_a_cell_that_waits_for_the_agent_ends_at_once(far: Far) -> None:
 async def test_an_interrupt_in_an_outage_comes_through_after_it(far: Far) -> None:
     """A running cell that could not be reached is interrupted when it can be, without asking."""
     running = far.begin("import time\nprint('on', flush=True)\ntime.sleep(60)")
-    await until(lambda: running.text, "first output")
+    await eventually(lambda: running.text, "first output")
     far.tools.refusal = lambda: NoAnswerError("the network is out")
     said = await far.route.interrupt_request(running.message_id, deadline_seconds=0.5)
     assert said == "unreachable"
@@ -98,7 +99,7 @@ async def test_a_widgets_callback_is_interrupted(place: Path) -> None:
         header = {"msg_id": secrets.token_hex(8), "msg_type": "comm_msg"}
         content = {"comm_id": opened.content["comm_id"], "data": {}}
         sending = asyncio.create_task(far.route.send_comm(header, content))
-        await until(lambda: "begin" in text_of(far.background), "the callback's begin")
+        await eventually(lambda: "begin" in text_of(far.background), "the callback's begin")
         assert await far.route.interrupt_request(header["msg_id"]) == "sent"
         await asyncio.wait_for(sending, 10)
         assert "stopped" in text_of(far.background)

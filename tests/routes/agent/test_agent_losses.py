@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from far_side import Far, is_alive, kill, route_to, until, waits_for
+from far_side import Far, is_alive, kill, route_to, waits_for
 from sandbox_server import RunningSandbox, running_sandbox
+from waiting import eventually
 
 from ivy_kernel.errors import SandboxLostError
 from ivy_kernel.routes.events import AgentLost, KernelDied, KernelReady, OutputDropped
@@ -55,7 +56,7 @@ async def test_a_kernel_killed_under_a_cell(sandbox: RunningSandbox, kernel: str
     async with route_to(sandbox, kernel=kernel) as far:
         _, pid = await pids(far)
         running = far.begin("import time\nprint('on', flush=True)\ntime.sleep(60)")
-        await until(lambda: running.text, "first output")
+        await eventually(lambda: running.text, "first output")
         os.kill(pid, signal.SIGKILL)
         ran = await running.end()
         assert ran.fate == "lost"
@@ -80,7 +81,7 @@ async def test_an_agent_killed_between_cells(sandbox: RunningSandbox) -> None:
         await kill(agent)
         await refused(far, "agent has ended")
         assert len(far.seen(AgentLost)) == 1
-        await until(lambda: not is_alive(kernel), "the kernel's end")
+        await eventually(lambda: not is_alive(kernel), "the kernel's end")
 
 
 async def test_an_agent_killed_under_a_cell(sandbox: RunningSandbox) -> None:
@@ -90,7 +91,7 @@ async def test_an_agent_killed_under_a_cell(sandbox: RunningSandbox) -> None:
         running = far.begin(
             "open('once.txt', 'a').write('x')\nprint('on', flush=True)\nimport time; time.sleep(60)"
         )
-        await until(lambda: running.text, "first output")
+        await eventually(lambda: running.text, "first output")
         os.kill(agent, signal.SIGKILL)
         ran = await running.end()
         assert ran.fate == "lost"
@@ -153,14 +154,14 @@ async def test_output_nobody_fetched_is_dropped_and_counted(
             "for i in range(100):\n    print('x' * 20_000, flush=True)\n"
             f"x = 'end'\nopen({str(tmp_path / 'done')!r}, 'w').close()"
         )
-        await until(lambda: running.text, "first output")
+        await eventually(lambda: running.text, "first output")
         await first.route.close(keep=True)
         async with route_to(sandbox, "full", **options) as second:
             await running.end()
             (tmp_path / "alone").touch()
-            await until((tmp_path / "done").exists, "the end of the output")
+            await eventually((tmp_path / "done").exists, "the end of the output")
             await second.route.open()
-            await until(
+            await eventually(
                 lambda: [m for m in second.background if m.channel == "shell"], "the old reply"
             )
             assert (await second.run("x")).result == "'end'"
@@ -206,5 +207,5 @@ async def test_a_shutdown_ends_kernel_and_agent_and_removes_the_directory(
         assert directory.is_dir()
         assert directory.stat().st_mode & 0o077 == 0
         await far.route.close(keep=False)
-        await until(lambda: not is_alive(agent) and not is_alive(kernel), "the end")
+        await eventually(lambda: not is_alive(agent) and not is_alive(kernel), "the end")
         assert not directory.exists()

@@ -8,17 +8,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from far_side import (
-    BareRunner,
-    Far,
-    RefusingTools,
-    Running,
-    is_alive,
-    kill,
-    route_over,
-    until,
-    wrong_key,
-)
+from far_side import BareRunner, Far, RefusingTools, Running, is_alive, kill, route_over, wrong_key
+from waiting import eventually
 
 from ivy_kernel.errors import CredentialsError, NoAnswerError, SandboxLostError
 from ivy_kernel.models import Message
@@ -40,7 +31,7 @@ async def begun(far: Far) -> tuple[Running, int, int]:
     ran = await far.run("import os\nx = 1\n(os.getppid(), os.getpid())")
     agent, kernel = ran.result.strip("()").split(",")
     running = far.begin("import time\nprint('on', flush=True)\ntime.sleep(4)\nx = 2")
-    await until(lambda: running.text, "first output")
+    await eventually(lambda: running.text, "first output")
     return running, int(agent), int(kernel)
 
 
@@ -55,7 +46,7 @@ async def test_a_running_cell_outlives_a_moment_of_refusals(far: Far) -> None:
     """More refusals in a row than are believed otherwise do not end a cell that is running."""
     running, _, _ = await begun(far)
     far.tools.refusal = wrong_key
-    await until(lambda: far.tools.refused >= 6, "six refusals")
+    await eventually(lambda: far.tools.refused >= 6, "six refusals")
     assert not running.task.done()
     far.tools.refusal = None
     assert (await asyncio.wait_for(running.end(), 15)).fate == "succeeded"
@@ -89,7 +80,7 @@ async def test_an_agent_that_was_replaced_while_calls_were_refused(
     running, agent, kernel = await begun(far)
     await given_up(far, running)
     await kill(agent)
-    await until(lambda: not is_alive(kernel), "the kernel's end")
+    await eventually(lambda: not is_alive(kernel), "the kernel's end")
     far.tools.refusal = None
     with pytest.raises(SandboxLostError, match="agent was started anew"):
         await far.run("ran = True")

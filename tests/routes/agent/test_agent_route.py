@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from far_side import Far, route_to, text_of, until, waits_for
+from far_side import Far, route_to, text_of, waits_for
 from sandbox_server import RunningSandbox, running_sandbox
+from waiting import eventually
 
 from ivy_kernel.errors import SandboxError, SandboxLostError
 from ivy_kernel.models import Message
@@ -68,7 +69,7 @@ async def test_output_comes_while_the_cell_runs(far: Far, tmp_path: Path) -> Non
     files = [tmp_path / str(i) for i in range(4)]
     running = far.begin("".join(f"print({f.name}, flush=True)\n{waits_for(f)}" for f in files))
     for file in files:
-        await until(lambda f=file: running.text.endswith(f"{f.name}\n"), f"line {file.name}")
+        await eventually(lambda f=file: running.text.endswith(f"{f.name}\n"), f"line {file.name}")
         assert not running.task.done()
         file.touch()
     ran = await running.end()
@@ -79,7 +80,7 @@ async def test_output_comes_while_the_cell_runs(far: Far, tmp_path: Path) -> Non
 async def test_unflushed_output_comes_while_the_cell_runs(far: Far, tmp_path: Path) -> None:
     """A print without flush is shown without waiting for the end of its cell."""
     running = far.begin("print('now')\n" + waits_for(tmp_path / "seen"))
-    await until(lambda: running.text, "the output")
+    await eventually(lambda: running.text, "the output")
     assert not running.task.done()
     (tmp_path / "seen").touch()
     assert (await running.end()).text == "now\n"
@@ -144,7 +145,7 @@ async def test_user_expressions_are_answered(far: Far) -> None:
 async def test_an_interrupt_stops_the_running_cell(far: Far) -> None:
     """An interrupt reaches the kernel, and the cell says KeyboardInterrupt."""
     running = far.begin("import time\nprint('on', flush=True)\ntime.sleep(60)")
-    await until(lambda: running.text, "first output")
+    await eventually(lambda: running.text, "first output")
     assert await far.route.interrupt_request(running.message_id) == "sent"
     ran = await asyncio.wait_for(running.end(), 20)
     assert ran.fate == "interrupted"
@@ -165,7 +166,7 @@ async def test_an_interrupt_for_a_queued_cell_waits_for_it(far: Far, tmp_path: P
     """An interrupt aimed at a cell behind another leaves that other one alone."""
     first = far.begin("print('on', flush=True)\n" + waits_for(tmp_path / "armed") + "'whole'")
     second = far.begin("import time; time.sleep(60)")
-    await until(lambda: first.text, "first output")
+    await eventually(lambda: first.text, "first output")
     assert await far.route.interrupt_request(second.message_id) == "armed"
     (tmp_path / "armed").touch()
     assert (await first.end()).result == "'whole'"
@@ -195,7 +196,7 @@ async def test_a_cell_interrupted_while_the_agent_starts_does_not_run(
 async def test_input_is_asked_and_answered(far: Far) -> None:
     """An input_request arrives at the cell's sink, and its answer reaches the cell."""
     running = far.begin("name = input('who? ')\nname[::-1]", allow_stdin=True)
-    asked = await until(
+    asked = await eventually(
         lambda: [m for m in running.messages if m.msg_type == "input_request"], "the question"
     )
     assert asked[0].channel == "stdin"
@@ -207,7 +208,7 @@ async def test_input_is_asked_and_answered(far: Far) -> None:
 async def test_input_that_nobody_answers_can_be_interrupted(far: Far) -> None:
     """A cell that waits for input stops at an interrupt."""
     running = far.begin("import getpass; getpass.getpass()", allow_stdin=True)
-    await until(lambda: running.messages, "the question")
+    await eventually(lambda: running.messages, "the question")
     assert running.messages[0].content["password"] is True
     await far.route.interrupt_request(running.message_id)
     assert (await asyncio.wait_for(running.end(), 20)).fate == "interrupted"
@@ -284,7 +285,7 @@ async def test_a_thread_is_heard_between_cells(
         ran = await far.run(code)
         assert ran.text == ""
         (tmp_path / "ended").touch()
-        await until(lambda: text_of(far.background).strip() == "late", "the late output")
+        await eventually(lambda: text_of(far.background).strip() == "late", "the late output")
 
 
 async def test_nothing_is_polled_when_nothing_can_speak(sandbox: RunningSandbox) -> None:
@@ -308,7 +309,7 @@ async def test_restart_gives_a_fresh_namespace(far: Far) -> None:
 async def test_restart_during_a_cell_says_so(far: Far) -> None:
     """A cell that a restart ends is called lost, once, in the output and in the reply."""
     running = far.begin("import time\nprint('on', flush=True)\ntime.sleep(60)")
-    await until(lambda: running.text, "first output")
+    await eventually(lambda: running.text, "first output")
     await far.route.restart_kernel()
     ran = await running.end()
     assert ran.fate in ("lost", "interrupted")
@@ -325,7 +326,7 @@ async def test_a_second_route_attaches_and_shows_what_went_on(
             f"x = 5\nprint('on', flush=True)\n{waits_for(tmp_path / 'attached')}"
             "for i in range(6):\n    print(i, flush=True)"
         )
-        await until(lambda: running.text, "first output")
+        await eventually(lambda: running.text, "first output")
         await first.route.close(keep=True)
         assert (await running.end()).fate == "unknown"
         async with route_to(sandbox, "crash", session_key="same") as second:
@@ -333,7 +334,7 @@ async def test_a_second_route_attaches_and_shows_what_went_on(
             (opened,) = second.seen(AgentOpened)
             assert opened == AgentOpened(is_found=True, running=(running.message_id,))
             (tmp_path / "attached").touch()
-            done = await until(
+            done = await eventually(
                 lambda: [m for m in second.background if m.channel == "shell"], "the old reply"
             )
             assert done[0].parent_header["msg_id"] == running.message_id
@@ -370,12 +371,12 @@ async def test_shutdown_during_the_start_leaves_nothing(sandbox: RunningSandbox)
     async with route_to(sandbox, "early", kernel="shell") as far:
         sandbox_id = sandbox.create("early")["sandboxId"]  # of the sandbox that is there
         running = far.begin("1")
-        await until(lambda: far.tools.calls, "the start")
+        await eventually(lambda: far.tools.calls, "the start")
         await far.route.close(keep=False)
         with pytest.raises(SandboxError):
             await running.end()
     ours = {"sandboxId": sandbox_id, "pids": []}
-    await until(
+    await eventually(
         lambda: any(ours.items() <= one.items() for one in sandbox.control()["sandboxes"]),
         "the agent's end",
     )

@@ -6,8 +6,9 @@ import os
 from typing import Any
 
 import pytest
-from far_side import route_to, until
+from far_side import route_to
 from sandbox_server import running_sandbox
+from waiting import eventually
 
 from ivy_kernel.errors import RouteError
 from ivy_kernel.local_sandbox.simulation.runners import unavailable
@@ -104,7 +105,7 @@ async def test_serial_calls_are_noticed_and_an_interrupt_still_comes_through() -
     with running_sandbox(runner="serial") as server:
         async with route_to(server, kernel="shell") as far:
             running = far.begin("import time\nfor i in range(600): time.sleep(0.1)")
-            await until(
+            await eventually(
                 lambda: far.route.describe()["calls_may_overlap"] is False, "noticing it", 45
             )
             assert await far.route.interrupt_request(running.message_id) == "sent"
