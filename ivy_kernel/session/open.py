@@ -26,7 +26,6 @@ from ivy_kernel.session.session import Session
 from ivy_kernel.settings.live import LiveSettings
 from ivy_kernel.settings.settings import LOCAL_CHAT_ID, Ivy, missing_sentence
 
-
 # Generated session ids ----------------------------------------------------------------------------
 
 
