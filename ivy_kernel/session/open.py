@@ -26,6 +26,8 @@ from ivy_kernel.session.session import Session
 from ivy_kernel.settings.live import LiveSettings
 from ivy_kernel.settings.settings import LOCAL_CHAT_ID, Ivy, missing_sentence
 
+# Generated session ids ----------------------------------------------------------------------------
+
 
 def session_ids_file() -> Path:
     """Returns the path of the file that keeps the generated ids."""
@@ -64,6 +66,8 @@ def _read(path: Path) -> dict[str, str]:
         return {}
     return {key: value for key, value in loaded.items() if isinstance(value, str) and value}
 
+
+# Factories ----------------------------------------------------------------------------------------
 
 LOCAL_RETRY_SECONDS = 0.5
 """A local sandbox that refuses a connection has ended, and comes back only when it is started."""
