@@ -10,8 +10,3 @@ module         content
 `clients`      one typed method per operation of the Ivy platform and of Recoup
 ============== ==================================================================================
 """
-
-from ivy_kernel.api.clients import IvyClient, RecoupClient
-from ivy_kernel.api.connection import ApiResponse, Connection
-
-__all__ = ["ApiResponse", "Connection", "IvyClient", "RecoupClient"]

@@ -31,7 +31,7 @@ from ivy_kernel.errors import (
     UsageError,
 )
 from ivy_kernel.settings.urls import check_url, is_loopback
-from ivy_kernel.status import monotonic_seconds, parse_http_date
+from ivy_kernel.status.clock import monotonic_seconds, parse_http_date
 
 KEEPALIVE_SECONDS = 300.0
 """Time that an idle connection is kept, so that a cell after a pause needs no new handshake."""

@@ -27,7 +27,7 @@ from ivy_kernel.errors import (
     ToolTimeoutError,
     UnexpectedStatusError,
 )
-from ivy_kernel.status import parse_http_date, parse_retry_after
+from ivy_kernel.status.clock import parse_http_date, parse_retry_after
 
 Meaning = tuple[type[ApiError], str]
 """The error a status becomes, and what to do about it (the end of the user's sentence)."""

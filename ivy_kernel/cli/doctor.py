@@ -15,7 +15,7 @@ from ivy_kernel.session.open import open_session
 from ivy_kernel.session.session import Session
 from ivy_kernel.settings.live import LiveSettings
 from ivy_kernel.settings.settings import Ivy, is_secret, setting_names
-from ivy_kernel.status import SandboxStatus
+from ivy_kernel.status.model import SandboxStatus
 
 CLOCK_TOLERANCE_SECONDS = 120.0
 

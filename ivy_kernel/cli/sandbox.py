@@ -29,14 +29,8 @@ from ivy_kernel.session import local_server
 from ivy_kernel.session.describe import duration_words, status_lines, warnings
 from ivy_kernel.session.lifecycle import Lifecycle
 from ivy_kernel.session.open import open_lifecycle
-from ivy_kernel.status import (
-    END_STATES,
-    Deadline,
-    SandboxStatus,
-    State,
-    StatusReading,
-    monotonic_seconds,
-)
+from ivy_kernel.status.clock import monotonic_seconds
+from ivy_kernel.status.model import END_STATES, Deadline, SandboxStatus, State, StatusReading
 from ivy_kernel.status.schedule import PERMANENT_ERRORS
 
 

@@ -30,7 +30,7 @@ from ivy_kernel.session.describe import event_sentence
 from ivy_kernel.session.output import front_end_throttle
 from ivy_kernel.session.session import Session
 from ivy_kernel.session.start_progress import blanked, is_progress
-from ivy_kernel.status import SandboxStatus
+from ivy_kernel.status.model import SandboxStatus
 
 # Sinks of messages ------------------------------------------------------------------------------
 

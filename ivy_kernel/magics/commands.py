@@ -17,7 +17,8 @@ from ivy_kernel.session.describe import route_lines, settings_table, status_line
 from ivy_kernel.session.open import open_lifecycle
 from ivy_kernel.session.session import Session
 from ivy_kernel.settings.live import LiveSettings
-from ivy_kernel.status import SandboxStatus, monotonic_seconds
+from ivy_kernel.status.clock import monotonic_seconds
+from ivy_kernel.status.model import SandboxStatus
 
 
 class CommandOwner(Protocol):

@@ -29,7 +29,7 @@ from ivy_kernel.session.open import identity, open_session
 from ivy_kernel.session.output import front_end_throttle
 from ivy_kernel.session.session import Session
 from ivy_kernel.settings.live import LiveSettings
-from ivy_kernel.status import SandboxStatus
+from ivy_kernel.status.model import SandboxStatus
 
 CLOSE_SECONDS = 3.0
 OVERTAKING_SECONDS = 5.0

@@ -19,12 +19,13 @@ from ivy_kernel.errors import IvyError, SettingError, UsageError
 from ivy_kernel.magics import SHELL_ATTRIBUTE
 from ivy_kernel.models import Json
 from ivy_kernel.session.describe import status_lines
-from ivy_kernel.status import StatusReading, monotonic_seconds
+from ivy_kernel.status.clock import monotonic_seconds
+from ivy_kernel.status.model import StatusReading
 
 if TYPE_CHECKING:
     from ivy_kernel.session.session import Session
     from ivy_kernel.settings.live import LiveSettings
-    from ivy_kernel.status import Watch
+    from ivy_kernel.status.watchers import Watch
 
 try:
     import anywidget

@@ -16,7 +16,7 @@ from ivy_kernel.errors import BadRequestError, IvyError, RouteError
 
 if TYPE_CHECKING:
     # For annotations only: the command line of a cell reads the table, and must not load httpx.
-    from ivy_kernel.api import IvyClient
+    from ivy_kernel.api.clients import IvyClient
 
 DEPTH_LIMIT = 40
 

@@ -2,21 +2,157 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
+from typing import Any, cast
+
+from jupyter_server.auth.decorator import authorized
+from jupyter_server.base.handlers import APIHandler
 from jupyter_server.extension.application import ExtensionApp
+from jupyter_server.extension.handler import ExtensionHandlerMixin
+from tornado import web
+from tornado.iostream import StreamClosedError
 from traitlets.config import Config
 
 from ivy_kernel._version import __version__
-from ivy_kernel.server_extension.handlers import (
-    REGISTRY,
-    ActionHandler,
-    EventsHandler,
-    NothingHandler,
-    SandboxesHandler,
-    SandboxHandler,
-)
-from ivy_kernel.server_extension.sandboxes import SandboxRegistry
+from ivy_kernel.errors import IvyError, RateLimitedError
+from ivy_kernel.server_extension.errors import error_response
+from ivy_kernel.server_extension.sandbox import Action
+from ivy_kernel.server_extension.sandboxes import Listener, SandboxRegistry
 from ivy_kernel.server_extension.targets import kernel_lookup
 from ivy_kernel.settings.settings import Ivy
+
+REGISTRY = "ivy_sandbox_registry"
+"""The key of the registry in the settings of the web application."""
+
+
+class IvyHandler(ExtensionHandlerMixin, APIHandler):
+    """Base class of all handlers: access to the registry, and the JSON shape of errors."""
+
+    auth_resource = "ivy"
+    # A panel that asks by itself must not keep an idle server from being culled.
+    _track_activity = False
+
+    @property
+    def registry(self) -> SandboxRegistry:
+        """The sandboxes in use."""
+        registry = cast("SandboxRegistry", self.settings[REGISTRY])
+        if registry.closed:
+            raise web.HTTPError(503)
+        return registry
+
+    def answer(self, value: dict[str, Any]) -> None:
+        """Send a JSON value."""
+        self.set_header("Cache-Control", "no-store")
+        self.finish(json.dumps(value))
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        """Called by tornado for any exception: sends it in the one shape of errors."""
+        error = (kwargs.get("exc_info") or (None, None, None))[1]
+        status_code, body = error_response(error, status_code)
+        self.set_status(status_code)
+        if isinstance(error, RateLimitedError) and error.retry_after_seconds:
+            self.set_header("Retry-After", f"{error.retry_after_seconds:.0f}")
+        self.answer(body)
+
+    def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
+        """Called by tornado for any exception; our own errors are logged as one line."""
+        if isinstance(value, IvyError):
+            self.log.warning("%s %s: %s", self.request.method, self.request.path, value)
+        else:
+            super().log_exception(typ, value, tb)
+
+
+class SandboxesHandler(IvyHandler):
+    """``GET /ivy/sandboxes``."""
+
+    @web.authenticated
+    @authorized
+    async def get(self) -> None:
+        """Sends all sandboxes in use; with ``?fresh=1``, a user's reload, newly polled."""
+        await self.registry.update(fresh=self.get_query_argument("fresh", "") == "1")
+        self.answer(self.registry.to_json())
+
+
+class SandboxHandler(IvyHandler):
+    """``GET /ivy/sandboxes/{id}``."""
+
+    @web.authenticated
+    @authorized
+    async def get(self, sandbox_id: str) -> None:
+        """Sends one of them."""
+        await self.registry.update()
+        self.answer(self.registry.sandbox_json(sandbox_id))
+
+
+class ActionHandler(IvyHandler):
+    """``POST /ivy/sandboxes/{id}/create``, ``…/terminate`` and ``…/reconnect``."""
+
+    _track_activity = True  # a click, unlike polling, is activity
+
+    @web.authenticated
+    @authorized
+    async def post(self, sandbox_id: str, action: Action) -> None:
+        """Acts, then sends the sandbox as it is; create does not wait until it is ready."""
+        await self.registry.act(sandbox_id, action)
+        self.answer(self.registry.sandbox_json(sandbox_id))
+
+
+class NothingHandler(IvyHandler):
+    """Any other address below ``/ivy``."""
+
+    @web.authenticated
+    def get(self) -> None:
+        """Answers 404 in the one shape of errors."""
+        raise web.HTTPError(404)
+
+    head = post = put = patch = delete = get
+
+
+# Server-sent events -------------------------------------------------------------------------------
+
+HEARTBEAT_SECONDS = 15.0
+"""Proxies cut connections that are silent for a minute or so."""
+
+
+class EventsHandler(IvyHandler):
+    """``GET /ivy/events``: sends all sandboxes at each change, until one side ends."""
+
+    _listener: Listener | None = None
+
+    @web.authenticated
+    @authorized
+    async def get(self) -> None:
+        """Sends the event stream. A slow reader misses events that newer ones have replaced."""
+        self.set_header("Content-Type", "text/event-stream")
+        self.set_header("Cache-Control", "no-cache")
+        self.set_header("X-Accel-Buffering", "no")  # else nginx would collect the events
+        registry = self.registry
+        with registry.listen() as listener, suppress(StreamClosedError):
+            self._listener = listener
+            # At once, so that the client knows the stream works although the platform is slow.
+            await self._send(": connected\n\n")
+            await registry.update()
+            has_news = True
+            while not listener.ended:
+                if has_news:
+                    listener.mark_seen()  # before the JSON is made: a change meanwhile is sent next
+                    await self._send(
+                        f"event: sandboxes\ndata: {json.dumps(registry.to_json())}\n\n"
+                    )
+                else:
+                    await self._send(": alive\n\n")
+                has_news = await listener.wait(HEARTBEAT_SECONDS)
+
+    async def _send(self, text: str) -> None:
+        self.write(text)
+        await self.flush()
+
+    def on_connection_close(self) -> None:
+        """Called by tornado when the client goes away."""
+        if self._listener is not None:
+            self._listener.end()
+
 
 ROUTES = [
     (r"/ivy/sandboxes", SandboxesHandler),

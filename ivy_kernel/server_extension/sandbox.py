@@ -13,9 +13,11 @@ from ivy_kernel.server_extension.targets import SandboxTarget
 from ivy_kernel.session import local_server
 from ivy_kernel.session.lifecycle import Lifecycle
 from ivy_kernel.settings.settings import missing_sentence
-from ivy_kernel.status import END_STATES, Monitor, Watch, monotonic_seconds
-from ivy_kernel.status.model import SandboxStatus, StatusReading
+from ivy_kernel.status.clock import monotonic_seconds
+from ivy_kernel.status.model import END_STATES, SandboxStatus, StatusReading
+from ivy_kernel.status.monitor import Monitor
 from ivy_kernel.status.schedule import PollIntervals
+from ivy_kernel.status.watchers import Watch
 
 Action = Literal["create", "terminate", "reconnect"]
 

@@ -26,7 +26,7 @@ from ivy_kernel.server_extension.targets import (
     sandbox_id_of,
 )
 from ivy_kernel.session.kernel_registry import KernelEntry, RegistryReader
-from ivy_kernel.status import monotonic_seconds
+from ivy_kernel.status.clock import monotonic_seconds
 
 SCAN_SECONDS = 1.0
 LINGER_SECONDS = 3.0

@@ -7,7 +7,7 @@ from ivy_kernel.models import Json
 from ivy_kernel.routes.events import Event, OutputDropped, ReachableAgain, Unreachable
 from ivy_kernel.session.lifecycle import Lifecycle
 from ivy_kernel.settings.settings import Ivy, is_secret, setting_names
-from ivy_kernel.status import Deadline, SandboxStatus
+from ivy_kernel.status.model import Deadline, SandboxStatus
 
 SOON_SECONDS = 600.0
 URGENT_SECONDS = 120.0

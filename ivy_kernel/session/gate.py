@@ -24,7 +24,8 @@ from ivy_kernel.routes.base import Route
 from ivy_kernel.session.lifecycle import Lifecycle, failed_error
 from ivy_kernel.session.route_choice import RouteChoice
 from ivy_kernel.session.start_progress import StartProgress
-from ivy_kernel.status import CHANGING_STATES, END_STATES, SandboxStatus, monotonic_seconds
+from ivy_kernel.status.clock import monotonic_seconds
+from ivy_kernel.status.model import CHANGING_STATES, END_STATES, SandboxStatus
 
 Result = TypeVar("Result")
 

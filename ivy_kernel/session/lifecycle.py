@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from ivy_kernel.api import ApiResponse, IvyClient, RecoupClient
+from ivy_kernel.api.clients import IvyClient, RecoupClient
+from ivy_kernel.api.connection import ApiResponse
 from ivy_kernel.errors import (
     ApiError,
     CredentialsError,
@@ -22,17 +23,10 @@ from ivy_kernel.errors import (
     SandboxFailedError,
 )
 from ivy_kernel.session import local_server
-from ivy_kernel.status import (
-    CHANGING_STATES,
-    Monitor,
-    RequestTiming,
-    SandboxStatus,
-    monitor_for,
-    monotonic_seconds,
-    parse_ivy_create,
-    parse_ivy_status,
-    parse_recoup_status,
-)
+from ivy_kernel.status.clock import RequestTiming, monotonic_seconds
+from ivy_kernel.status.dialects import parse_ivy_create, parse_ivy_status, parse_recoup_status
+from ivy_kernel.status.model import CHANGING_STATES, SandboxStatus
+from ivy_kernel.status.monitor import Monitor, monitor_for
 
 LONGEST_POLL_SECONDS = 1.5
 """The API asks for a poll "about once per second or two" while a sandbox starts."""

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from jupyter_core.paths import jupyter_data_dir
 
-from ivy_kernel.api import Connection, IvyClient, RecoupClient
 from ivy_kernel.api.auth import Credential
-from ivy_kernel.api.clients import RETRY_SECONDS, recoup_credential
+from ivy_kernel.api.clients import RETRY_SECONDS, IvyClient, RecoupClient, recoup_credential
+from ivy_kernel.api.connection import Connection
 from ivy_kernel.models import Sink
 from ivy_kernel.routes.events import Event
 from ivy_kernel.routes.tools import TOOLS

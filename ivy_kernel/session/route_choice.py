@@ -11,7 +11,7 @@ from ivy_kernel.routes.agent.options import AgentOptions
 from ivy_kernel.routes.agent.route import AgentRoute
 from ivy_kernel.routes.base import LiveKernel, Route, RouteListener
 from ivy_kernel.routes.notebook import NotebookRoute
-from ivy_kernel.routes.script import ScriptRoute
+from ivy_kernel.routes.one_call import ScriptRoute
 from ivy_kernel.routes.tools import SandboxTools
 from ivy_kernel.session.lifecycle import Lifecycle
 

@@ -27,7 +27,7 @@ from ivy_kernel.routes.outcomes import show_error, show_ivy_error, succeeded
 from ivy_kernel.session.gate import SandboxGate
 from ivy_kernel.session.lifecycle import Lifecycle
 from ivy_kernel.session.route_choice import RouteChoice
-from ivy_kernel.status import SandboxStatus
+from ivy_kernel.status.model import SandboxStatus
 
 Result = TypeVar("Result")
 

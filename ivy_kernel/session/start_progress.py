@@ -6,7 +6,8 @@ import html
 import os
 
 from ivy_kernel.models import Message, Sink
-from ivy_kernel.status import SandboxStatus, monotonic_seconds
+from ivy_kernel.status.clock import monotonic_seconds
+from ivy_kernel.status.model import SandboxStatus
 
 PHASES = ("compute", "mount", "ready")
 BAR_CHARACTERS = 24

@@ -10,8 +10,8 @@ from api_calls import ivy
 from sandbox_server import RunningSandbox, running_sandbox
 from waiting import eventually
 
-from ivy_kernel.api import Connection, IvyClient, RecoupClient
-from ivy_kernel.api.clients import recoup_credential
+from ivy_kernel.api.clients import IvyClient, RecoupClient, recoup_credential
+from ivy_kernel.api.connection import Connection
 from ivy_kernel.errors import (
     BadRequestError,
     CreationFailedError,

@@ -18,8 +18,9 @@ from scripted_server import (
 )
 from waiting import eventually
 
-from ivy_kernel.api import Connection, IvyClient
 from ivy_kernel.api.auth import Credential
+from ivy_kernel.api.clients import IvyClient
+from ivy_kernel.api.connection import Connection
 from ivy_kernel.api.operations import STATUS
 from ivy_kernel.errors import NoAnswerError, NotReadyError, NotSentError, SettingError
 

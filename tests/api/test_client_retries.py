@@ -20,7 +20,7 @@ from scripted_server import (
     reset,
 )
 
-from ivy_kernel.api.retry import BACKOFF, pause_seconds
+from ivy_kernel.api.clients import BACKOFF, pause_seconds
 from ivy_kernel.errors import (
     ApiError,
     CreationFailedError,
@@ -50,7 +50,7 @@ FAULTS: dict[str, Action] = {
 @pytest.fixture
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pauses between attempts start at 20 ms, for tests that only count the attempts."""
-    monkeypatch.setattr("ivy_kernel.api.retry.BACKOFF", replace(BACKOFF, first_seconds=0.02))
+    monkeypatch.setattr("ivy_kernel.api.clients.BACKOFF", replace(BACKOFF, first_seconds=0.02))
 
 
 @pytest.mark.parametrize("operation", CHANGING)

@@ -21,9 +21,9 @@ from scripted_server import (
     reset,
 )
 
-from ivy_kernel.api import Connection
 from ivy_kernel.api.auth import Credential
 from ivy_kernel.api.clients import recoup_credential
+from ivy_kernel.api.connection import Connection
 from ivy_kernel.errors import IvyError, SettingError
 
 ECHO = json.dumps({"message": f"what is {KEY}?", "code": KEY, "key": KEY})

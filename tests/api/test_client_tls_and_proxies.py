@@ -13,7 +13,7 @@ import trustme
 from api_calls import CALLS, CHAT, ivy
 from scripted_server import KEY, ConnectProxy, ScriptedServer, json_answer
 
-from ivy_kernel.api.retry import may_repeat
+from ivy_kernel.api.clients import may_repeat
 from ivy_kernel.errors import NotSentError, SettingError
 
 NAME = "platform.example.test"

@@ -10,7 +10,7 @@ from lab_window import Lab
 from playwright.sync_api import expect
 from sandbox_server import RunningSandbox, until
 
-from ivy_kernel.status import PollIntervals
+from ivy_kernel.status.schedule import PollIntervals
 
 STATUS_ROUTE = "/status"
 

@@ -14,7 +14,8 @@ from ivy_kernel.cli.sandbox import status_line
 from ivy_kernel.errors import ForbiddenError
 from ivy_kernel.session.describe import status_lines
 from ivy_kernel.session.lifecycle import Lifecycle
-from ivy_kernel.status import SandboxStatus, StatusReading, monotonic_seconds
+from ivy_kernel.status.clock import monotonic_seconds
+from ivy_kernel.status.model import SandboxStatus, StatusReading
 
 EVIL = "\x1b]0;pwned\x07\x1b[2Jtree\x9b1m\n\tforged\r.nwk"
 """Sets a title, clears the screen, and begins a line of its own; the last two by C1 and CR."""

@@ -10,7 +10,7 @@ from magic_driver import MagicKernel
 from sandbox_server import RunningSandbox, until
 
 from ivy_kernel.session.describe import warnings
-from ivy_kernel.status import SandboxStatus
+from ivy_kernel.status.model import SandboxStatus
 
 
 def test_alone_and_with_help_it_tells_the_commands(kernel: MagicKernel) -> None:

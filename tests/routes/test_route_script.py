@@ -8,7 +8,7 @@ import pytest
 from kernel_driver import Home, KernelDriver, kernel_variables, running_kernel
 from sandbox_server import running_sandbox
 
-from ivy_kernel.routes.script import show_last_value
+from ivy_kernel.routes.one_call import show_last_value
 
 
 @pytest.fixture(scope="module")

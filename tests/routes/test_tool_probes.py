@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from sandbox_server import Json, RunningSandbox, running_sandbox
 
-from ivy_kernel.api import Connection, IvyClient
 from ivy_kernel.api.auth import Credential
+from ivy_kernel.api.clients import IvyClient
+from ivy_kernel.api.connection import Connection
 from ivy_kernel.errors import BadRequestError, NoAnswerError, RouteError
 from ivy_kernel.models import Cell, Message
 from ivy_kernel.routes.one_call import NamedTool

@@ -6,7 +6,7 @@ import pytest
 from api_calls import CHAT, ivy
 from scripted_server import ScriptedServer, json_answer
 
-from ivy_kernel.api import IvyClient
+from ivy_kernel.api.clients import IvyClient
 from ivy_kernel.local_sandbox.tools import TOOLS as LOCAL_TOOLS
 from ivy_kernel.magics.options import LANGUAGES
 from ivy_kernel.routes.tools import CAP_SECONDS, TOOLS, SandboxTools, Tool

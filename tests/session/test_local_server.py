@@ -20,8 +20,9 @@ import psutil
 import pytest
 from waiting import eventually
 
-from ivy_kernel.api import Connection, IvyClient
 from ivy_kernel.api.auth import Credential
+from ivy_kernel.api.clients import IvyClient
+from ivy_kernel.api.connection import Connection
 from ivy_kernel.errors import NotSentError
 from ivy_kernel.session import local_server
 from ivy_kernel.session.local_server import LocalServer, find, find_or_start, runtime_file

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 from fake_time import FakeApi, FakeTime
 
-from ivy_kernel.status import Monitor
+from ivy_kernel.status.monitor import Monitor
 
 
 @pytest.fixture

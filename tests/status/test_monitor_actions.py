@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fake_time import FakeApi, FakeTime
 
-from ivy_kernel.status import Monitor
+from ivy_kernel.status.monitor import Monitor
 
 
 async def test_refresh_soon_asks_at_once(monitor: Monitor, api: FakeApi, time: FakeTime) -> None:

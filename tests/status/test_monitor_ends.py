@@ -9,7 +9,8 @@ import pytest
 from fake_time import FakeApi, FakeTime
 
 from ivy_kernel.errors import CredentialsError
-from ivy_kernel.status import Monitor, StatusReading, monitor_for
+from ivy_kernel.status.model import StatusReading
+from ivy_kernel.status.monitor import Monitor, monitor_for
 
 
 async def test_a_closed_monitor_is_silent_and_frees_who_waits(

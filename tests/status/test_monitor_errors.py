@@ -23,7 +23,9 @@ from ivy_kernel.errors import (
     NotSentError,
     RateLimitedError,
 )
-from ivy_kernel.status import Monitor, PollIntervals, StatusReading
+from ivy_kernel.status.model import StatusReading
+from ivy_kernel.status.monitor import Monitor
+from ivy_kernel.status.schedule import PollIntervals
 
 
 def refused(message: str = "IVY_API_KEY is not accepted; set another.") -> CredentialsError:

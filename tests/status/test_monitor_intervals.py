@@ -8,7 +8,9 @@ from datetime import timedelta
 import pytest
 from fake_time import EPOCH, FakeApi, FakeTime
 
-from ivy_kernel.status import Monitor, PollIntervals, State, StatusReading
+from ivy_kernel.status.model import State, StatusReading
+from ivy_kernel.status.monitor import Monitor
+from ivy_kernel.status.schedule import PollIntervals
 
 
 @pytest.mark.parametrize(

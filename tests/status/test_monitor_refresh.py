@@ -7,7 +7,7 @@ import asyncio
 from fake_time import FakeApi, FakeTime
 
 from ivy_kernel.errors import NotSentError
-from ivy_kernel.status import Monitor
+from ivy_kernel.status.monitor import Monitor
 
 
 async def test_a_refresh_needs_no_watcher(monitor: Monitor, api: FakeApi, time: FakeTime) -> None:

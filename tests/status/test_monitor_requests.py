@@ -8,7 +8,7 @@ import gc
 from fake_time import FakeApi, FakeTime
 
 from ivy_kernel.errors import NoAnswerError, NotSentError
-from ivy_kernel.status import Monitor
+from ivy_kernel.status.monitor import Monitor
 
 
 async def test_only_one_request_is_under_way(

@@ -10,7 +10,8 @@ import pytest
 from fake_time import EPOCH, FakeApi, FakeTime
 
 from ivy_kernel.errors import NotSentError
-from ivy_kernel.status import Monitor, StatusReading
+from ivy_kernel.status.model import StatusReading
+from ivy_kernel.status.monitor import Monitor
 
 
 async def test_a_watcher_that_comes_back_late_is_told_something_fresh(

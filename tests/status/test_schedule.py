@@ -8,8 +8,7 @@ import pytest
 from fake_time import FakeApi
 
 from ivy_kernel.errors import CredentialsError, NoAnswerError, RateLimitedError
-from ivy_kernel.status import PollIntervals
-from ivy_kernel.status.schedule import StatusSchedule
+from ivy_kernel.status.schedule import PollIntervals, StatusSchedule
 
 NOW = 1000.0
 INTERVALS = PollIntervals()

@@ -7,8 +7,13 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from ivy_kernel.status import RequestTiming, monotonic_seconds, parse_http_date, parse_retry_after
-from ivy_kernel.status.clock import choose_clock
+from ivy_kernel.status.clock import (
+    RequestTiming,
+    choose_clock,
+    monotonic_seconds,
+    parse_http_date,
+    parse_retry_after,
+)
 
 DATE = datetime(2026, 11, 29, 12, 0, 0, tzinfo=timezone.utc)
 DATE_HEADER = "Sun, 29 Nov 2026 12:00:00 GMT"

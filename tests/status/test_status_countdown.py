@@ -14,14 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import ivy_kernel.status
-from ivy_kernel.status import (
-    RequestTiming,
-    SandboxStatus,
-    State,
-    parse_ivy_create,
-    parse_ivy_status,
-    parse_recoup_status,
-)
+from ivy_kernel.status.clock import RequestTiming
+from ivy_kernel.status.dialects import parse_ivy_create, parse_ivy_status, parse_recoup_status
+from ivy_kernel.status.model import SandboxStatus, State
 
 # The first example may take seconds where Hypothesis builds its tables on a busy machine.
 PATIENTLY = settings(deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])

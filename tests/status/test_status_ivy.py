@@ -8,7 +8,8 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from ivy_kernel.errors import AnswerError
-from ivy_kernel.status import RequestTiming, parse_ivy_create, parse_ivy_status
+from ivy_kernel.status.clock import RequestTiming
+from ivy_kernel.status.dialects import parse_ivy_create, parse_ivy_status
 
 SERVER_DATE = datetime(2026, 11, 29, 12, 0, 0, tzinfo=timezone.utc)
 TIMING = RequestTiming(sent_monotonic=100.0, received_monotonic=100.2, server_date=SERVER_DATE)

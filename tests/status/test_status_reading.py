@@ -5,13 +5,10 @@ from __future__ import annotations
 import pytest
 
 from ivy_kernel.errors import IvyError, NotSentError, RateLimitedError
-from ivy_kernel.status import (
-    PollIntervals,
-    RequestTiming,
-    StatusReading,
-    describe_error,
-    parse_ivy_status,
-)
+from ivy_kernel.status.clock import RequestTiming
+from ivy_kernel.status.dialects import parse_ivy_status
+from ivy_kernel.status.model import StatusReading, describe_error
+from ivy_kernel.status.schedule import PollIntervals
 
 STATUS = parse_ivy_status({"status": "active"}, RequestTiming(0.0, 0.0))
 

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from ivy_kernel.errors import AnswerError
-from ivy_kernel.status import RequestTiming, SandboxStatus, parse_recoup_status
+from ivy_kernel.status.clock import RequestTiming
+from ivy_kernel.status.dialects import parse_recoup_status
+from ivy_kernel.status.model import SandboxStatus
 
 TIMING = RequestTiming(sent_monotonic=100.0, received_monotonic=100.0)
 SERVER_MS = 1_796_000_000_000

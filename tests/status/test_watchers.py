@@ -9,7 +9,7 @@ import pytest
 from fake_time import EPOCH, FakeApi, FakeTime
 
 from ivy_kernel.errors import NotSentError
-from ivy_kernel.status import StatusReading
+from ivy_kernel.status.model import StatusReading
 from ivy_kernel.status.watchers import Watch, Watchers
 
 UNREAD = StatusReading()

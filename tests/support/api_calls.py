@@ -8,9 +8,10 @@ from typing import Any
 
 from scripted_server import KEY
 
-from ivy_kernel.api import Connection, IvyClient, RecoupClient, operations
+from ivy_kernel.api import operations
 from ivy_kernel.api.auth import Credential
-from ivy_kernel.api.clients import recoup_credential
+from ivy_kernel.api.clients import IvyClient, RecoupClient, recoup_credential
+from ivy_kernel.api.connection import Connection
 from ivy_kernel.errors import (
     ApiError,
     BadRequestError,

@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 
-from ivy_kernel.status import SandboxStatus, State
+from ivy_kernel.status.model import SandboxStatus, State
 
 EPOCH = datetime(2026, 11, 29, 12, 0, 0, tzinfo=timezone.utc)
 

@@ -20,9 +20,3 @@ family         what it looks like
 Nothing is dropped: fields that no family knows are shown as JSON below the results, but for those
 that `ivy_kernel.routes.decode.values` lists as book-keeping or as an echo of the cell.
 """
-
-from __future__ import annotations
-
-from ivy_kernel.routes.decode.result import DecodedResult, decode_result
-
-__all__ = ["DecodedResult", "decode_result"]

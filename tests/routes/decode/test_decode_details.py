@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from decode_strategies import PNG, TRACEBACK
 
-from ivy_kernel.routes.decode import decode_result
-from ivy_kernel.routes.decode.result import UNKNOWN_HINT
+from ivy_kernel.routes.decode.result import UNKNOWN_HINT, decode_result
 
 
 def data_of(outputs: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from typing import Any
 import nbformat
 import pytest
 
-from ivy_kernel.routes.decode import decode_result
+from ivy_kernel.routes.decode.result import decode_result
 
 FAMILIES = ("nbformat", "typed", "content", "process", "artifacts", "text", "error")
 FIXTURES = Path(__file__).parent / "fixtures"

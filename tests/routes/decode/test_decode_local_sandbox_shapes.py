@@ -11,8 +11,7 @@ from decode_strategies import PNG, TRACEBACK
 from ivy_kernel.local_sandbox.results import Run
 from ivy_kernel.local_sandbox.simulation.result_shapes import CASES, NESTINGS, SHAPES
 from ivy_kernel.local_sandbox.tools import shaped
-from ivy_kernel.routes.decode import DecodedResult, decode_result
-from ivy_kernel.routes.decode.result import UNKNOWN_HINT
+from ivy_kernel.routes.decode.result import UNKNOWN_HINT, DecodedResult, decode_result
 
 WITHOUT_PICTURES = ("process", "text", "error")
 

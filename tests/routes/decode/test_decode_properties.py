@@ -15,7 +15,7 @@ from decode_strategies import PNG, TRACEBACK, answers, any_json
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from ivy_kernel.routes.decode import decode_result
+from ivy_kernel.routes.decode.result import decode_result
 from ivy_kernel.routes.decode.values import (
     ECHO_KEYS,
     NOISE_KEYS,
