@@ -18,7 +18,7 @@ from typing import Any
 from jupyter_client.manager import start_new_kernel
 from servers import create_sandbox, kernel_environment, sandbox
 
-from ivy_kernel.local_sandbox.simulation.runners import unavailable
+from ivy_kernel.local_sandbox.simulation.platforms import unavailable
 
 STARTS = 3
 CELL_SECONDS = 120.0

@@ -45,7 +45,7 @@ def runner_of(config: Config) -> Runner:
     if config.runner == "normal":
         return _USUAL_RUNNER
     # Only now: a server whose settings ask for nothing unusual loads no simulation.
-    from ivy_kernel.local_sandbox.simulation.runners import RUNNERS
+    from ivy_kernel.local_sandbox.simulation.platforms import RUNNERS
 
     return RUNNERS[config.runner]
 

@@ -390,6 +390,6 @@ def shaped(
     if shape in _USUAL_SHAPES and case == "snake" and not nesting:
         return _USUAL_SHAPES[shape](run)
     # Only now: a server whose settings ask for nothing unusual loads no simulation.
-    from ivy_kernel.local_sandbox.simulation import result_shapes
+    from ivy_kernel.local_sandbox.simulation import platforms
 
-    return result_shapes.shaped(run, shape, case, nesting)
+    return platforms.shaped(run, shape, case, nesting)

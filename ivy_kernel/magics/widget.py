@@ -25,7 +25,7 @@ from ivy_kernel.status.model import StatusReading
 if TYPE_CHECKING:
     from ivy_kernel.session.session import Session
     from ivy_kernel.settings.live import LiveSettings
-    from ivy_kernel.status.watchers import Watch
+    from ivy_kernel.status.polling import Watch
 
 try:
     import anywidget

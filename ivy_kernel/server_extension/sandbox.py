@@ -16,8 +16,8 @@ from ivy_kernel.settings.settings import missing_sentence
 from ivy_kernel.status.clock import monotonic_seconds
 from ivy_kernel.status.model import END_STATES, SandboxStatus, StatusReading
 from ivy_kernel.status.monitor import Monitor
+from ivy_kernel.status.polling import Watch
 from ivy_kernel.status.schedule import PollIntervals
-from ivy_kernel.status.watchers import Watch
 
 Action = Literal["create", "terminate", "reconnect"]
 

@@ -10,8 +10,7 @@ from ivy_kernel.models import Json
 from ivy_kernel.routes.agent.options import AgentOptions
 from ivy_kernel.routes.agent.route import AgentRoute
 from ivy_kernel.routes.base import LiveKernel, Route, RouteListener
-from ivy_kernel.routes.notebook import NotebookRoute
-from ivy_kernel.routes.one_call import ScriptRoute
+from ivy_kernel.routes.one_call import NotebookRoute, ScriptRoute
 from ivy_kernel.routes.tools import SandboxTools
 from ivy_kernel.session.lifecycle import Lifecycle
 

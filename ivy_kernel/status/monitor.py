@@ -11,9 +11,16 @@ from dataclasses import replace
 
 from ivy_kernel.status.clock import monotonic_seconds
 from ivy_kernel.status.model import Dialect, SandboxStatus, StatusReading
-from ivy_kernel.status.polling import Fetch, KeyCheck, StatusPoller, StatusRequest
+from ivy_kernel.status.polling import (
+    Fetch,
+    KeyCheck,
+    StatusPoller,
+    StatusRequest,
+    Watch,
+    Watcher,
+    Watchers,
+)
 from ivy_kernel.status.schedule import PollIntervals, StatusSchedule
-from ivy_kernel.status.watchers import Watch, Watcher, Watchers
 
 _CLOSE_SECONDS = 1.0
 _DEFAULT_INTERVALS = PollIntervals()

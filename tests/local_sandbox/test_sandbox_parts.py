@@ -24,8 +24,7 @@ from ivy_kernel.local_sandbox.environment import without_secrets
 from ivy_kernel.local_sandbox.handlers import json_bytes
 from ivy_kernel.local_sandbox.results import Run
 from ivy_kernel.local_sandbox.search import matches_glob
-from ivy_kernel.local_sandbox.simulation.result_shapes import CASES, NESTINGS, SHAPES
-from ivy_kernel.local_sandbox.simulation.runners import RUNNERS
+from ivy_kernel.local_sandbox.simulation.platforms import CASES, NESTINGS, RUNNERS, SHAPES
 from ivy_kernel.local_sandbox.tools import shaped
 from ivy_kernel.local_sandbox.workspace import safe_name
 

@@ -10,7 +10,7 @@ import pytest
 from sandbox_server import Json, RunningSandbox, running_sandbox
 
 from ivy_kernel.local_sandbox.results import Run
-from ivy_kernel.local_sandbox.simulation.result_shapes import NESTINGS, SHAPES
+from ivy_kernel.local_sandbox.simulation.platforms import NESTINGS, SHAPES
 from ivy_kernel.local_sandbox.tools import shaped
 
 _PNG = base64.b64encode(b"\x89PNG\r\n\x1a\nrest").decode()

@@ -9,7 +9,7 @@ import threading
 import pytest
 from sandbox_server import RunningSandbox, running_sandbox, until
 
-from ivy_kernel.local_sandbox.simulation.runners import unavailable
+from ivy_kernel.local_sandbox.simulation.platforms import unavailable
 
 _DAEMON = (
     "nohup setsid sh -c 'while :; do date > beat; sleep 0.05; done' > /dev/null 2>&1 &\n"

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from ivy_kernel.models import Cell, Message
-from ivy_kernel.routes.notebook import NotebookRoute
-from ivy_kernel.routes.one_call import InterruptibleCall
+from ivy_kernel.routes.one_call import InterruptibleCall, NotebookRoute
 from ivy_kernel.routes.tools import Probe
 
 NOTICE = {"output_type": "stream", "name": "stderr", "text": "\nKeyboardInterrupt\n\n"}

@@ -10,7 +10,7 @@ from fake_time import EPOCH, FakeApi, FakeTime
 
 from ivy_kernel.errors import NotSentError
 from ivy_kernel.status.model import StatusReading
-from ivy_kernel.status.watchers import Watch, Watchers
+from ivy_kernel.status.polling import Watch, Watchers
 
 UNREAD = StatusReading()
 

@@ -11,7 +11,7 @@ from sandbox_server import running_sandbox
 from waiting import eventually
 
 from ivy_kernel.errors import RouteError
-from ivy_kernel.local_sandbox.simulation.runners import unavailable
+from ivy_kernel.local_sandbox.simulation.platforms import unavailable
 from ivy_kernel.routes.agent.calls import LaunchMethod
 
 PYTHON, NOTEBOOK = "sandbox_python", "sandbox_notebook"

@@ -9,7 +9,7 @@ import pytest
 from decode_strategies import PNG, TRACEBACK
 
 from ivy_kernel.local_sandbox.results import Run
-from ivy_kernel.local_sandbox.simulation.result_shapes import CASES, NESTINGS, SHAPES
+from ivy_kernel.local_sandbox.simulation.platforms import CASES, NESTINGS, SHAPES
 from ivy_kernel.local_sandbox.tools import shaped
 from ivy_kernel.routes.decode.result import UNKNOWN_HINT, DecodedResult, decode_result
 
