@@ -11,7 +11,6 @@ from ivy_kernel.errors import RateLimitedError, SettingError
 from ivy_kernel.models import Json
 from ivy_kernel.server_extension.targets import SandboxTarget
 from ivy_kernel.session import local_server
-from ivy_kernel.session.lifecycle import Lifecycle
 from ivy_kernel.settings.settings import missing_sentence
 from ivy_kernel.status.clock import monotonic_seconds
 from ivy_kernel.status.model import END_STATES, SandboxStatus, StatusReading
@@ -55,11 +54,6 @@ class SandboxEntry:
         self._acting: dict[Action, asyncio.Task[None]] = {}
         self._refreshed_monotonic = float("-inf")
         self._watched_since = float("-inf")
-
-    @property
-    def lifecycle(self) -> Lifecycle | None:
-        """Our hold on it; ``None`` while the settings do not allow for one."""
-        return self._lifecycle
 
     # Status -------------------------------------------------------------------------------------
 
