@@ -146,15 +146,12 @@ class CellHost(Protocol):
 
     def publish(self, message: Message) -> None:
         """Send one message to the front end."""
-        ...
 
     async def ask_user(self, prompt: str, *, is_secret: bool) -> str:
         """Ask the user for a line of text, on behalf of the running cell."""
-        ...
 
     def run_local(self, code: str, cell: Cell) -> Outcome:
         """Run the code of a ``%%local`` cell in this process."""
-        ...
 
 
 class CellRunner:

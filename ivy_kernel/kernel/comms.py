@@ -190,26 +190,21 @@ class CommsOwner(Protocol):
     @property
     def busy(self) -> bool:
         """Whether a cell is under way."""
-        ...
 
     @property
     def session(self) -> Session | None:
         """The session whose sandbox has the remote comms; ``None`` while there is none."""
-        ...
 
     @property
     def remote_comms(self) -> RemoteComms:
         """The comms of that session's kernel; another object for another session."""
-        ...
 
     @property
     def live(self) -> LiveKernel | None:
         """The kernel behind that session's open route, where it has one."""
-        ...
 
     async def flush(self) -> None:
         """Return when all that the sandbox has said so far is shown."""
-        ...
 
 
 class Comms:

@@ -208,11 +208,9 @@ class ControlOwner(Protocol):
     @property
     def wire(self) -> Any:
         """jupyter_client's session."""
-        ...
 
     async def usage_request(self, stream: Any, ident: Any, parent: Json) -> None:
         """Answer a ``usage_request`` for this process."""
-        ...
 
 
 class ControlRequests:

@@ -27,7 +27,6 @@ class CommandOwner(Protocol):
     @property
     def live(self) -> LiveSettings:
         """The settings."""
-        ...
 
     def session(self) -> Session:
         """Return the session that the notebook's cells use.
@@ -37,15 +36,12 @@ class CommandOwner(Protocol):
         SettingError
             When the settings mean none: says why.
         """
-        ...
 
     async def confirm(self, question: str) -> bool:
         """Ask the user a yes/no question, before something is lost."""
-        ...
 
     async def follow(self, status: SandboxStatus, sink: Sink) -> None:
         """Show what runs on in the sandbox, until it has ended. Called by ``reconnect``."""
-        ...
 
 
 async def run_command(line: str, sink: Sink, owner: CommandOwner) -> None:

@@ -153,11 +153,9 @@ class CellWork(Protocol[ItemOut, ResultOut]):
 
     async def run(self, post: Callable[[ItemOut], None]) -> ResultOut:
         """Do the work; ``post`` takes the items to show, from any thread."""
-        ...
 
     async def stop(self) -> None:
         """Called for a Ctrl-C: asks `run` to end, which may take a while."""
-        ...
 
 
 class _End:

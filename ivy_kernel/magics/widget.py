@@ -46,7 +46,6 @@ class WidgetOwner(Protocol):
     @property
     def live(self) -> LiveSettings:
         """The settings."""
-        ...
 
     def session(self) -> Session:
         """Return the session that the notebook's cells use.
@@ -56,7 +55,6 @@ class WidgetOwner(Protocol):
         SettingError
             When the settings mean none: says why.
         """
-        ...
 
 
 def _built(name: str) -> str:

@@ -15,11 +15,9 @@ class BackgroundListener(Protocol):
 
     def on_background(self, message: Message) -> None:
         """Called with each message that belongs to no running cell: of widgets, and of threads."""
-        ...
 
     def on_event(self, event: Event) -> None:
         """Called with each event; see `ivy_kernel.routes.events`."""
-        ...
 
 
 class RouteListener(BackgroundListener, Protocol):
@@ -33,7 +31,6 @@ class RouteListener(BackgroundListener, Protocol):
         str
             A sentence that says that the sandbox has ended under the cell; empty when it has not.
         """
-        ...
 
 
 class LiveKernel(Protocol):
@@ -46,19 +43,16 @@ class LiveKernel(Protocol):
     @property
     def running_comms(self) -> bool:
         """Whether the kernel is working on a widget's message."""
-        ...
 
     @property
     def earlier_runs(self) -> bool:
         """Whether the kernel is still working for an earlier client with the same key."""
-        ...
 
     async def follow(self) -> None:
         """Return when the earlier client's work is done, and its messages were shown as background.
 
         Called by the kernel after a reconnection.
         """
-        ...
 
     async def control(self, header: Json, content: Json) -> Json:
         """Make a request on the control channel, such as ``debug_request``; the reply's content.
@@ -66,7 +60,6 @@ class LiveKernel(Protocol):
         Called by the kernel for requests that the sandbox's kernel must answer (message spec,
         "Debug request").
         """
-        ...
 
     async def send_comm(
         self, header: Json, content: Json, metadata: Json, buffers: tuple[bytes, ...]
@@ -75,15 +68,12 @@ class LiveKernel(Protocol):
 
         Called by the kernel for ``comm_open``, ``comm_msg`` and ``comm_close``.
         """
-        ...
 
     async def interrupt(self) -> None:
         """Interrupt what the kernel is working on; see `Route.interrupt`."""
-        ...
 
     async def answer_input(self, value: str, request: Message) -> None:
         """Answer an ``input_request``. Called by kernel and magics when the user has answered."""
-        ...
 
 
 class Route(Protocol):
@@ -92,12 +82,10 @@ class Route(Protocol):
     @property
     def name(self) -> RouteName:
         """The route's name, as in the settings."""
-        ...
 
     @property
     def notice(self) -> str:
         """A notice about this route that the user sees once; empty for none."""
-        ...
 
     @property
     def notices_losses(self) -> bool:
@@ -105,12 +93,10 @@ class Route(Protocol):
 
         If not, the session calls `check` after a while without contact.
         """
-        ...
 
     @property
     def live(self) -> LiveKernel | None:
         """The kernel behind this route; ``None`` where cells are all that it can run."""
-        ...
 
     async def open(self) -> None:
         """Get ready for cells. Runs nothing of the user's.
@@ -122,7 +108,6 @@ class Route(Protocol):
         RouteError
             When this route cannot work in this sandbox; the session then tries the next one.
         """
-        ...
 
     async def check(self) -> None:
         """Check that the variables of earlier cells are still there. Runs nothing of the user's.
@@ -134,7 +119,6 @@ class Route(Protocol):
         SandboxLostError
             When they are gone; says why, as far as that is known.
         """
-        ...
 
     async def execute(self, cell: Cell, sink: Sink) -> Outcome:
         """Run one cell; every message of it goes to ``sink``, in order, before this returns.
@@ -148,7 +132,6 @@ class Route(Protocol):
         IvyError
             Nothing is known to have run, or the outcome is unknown; never repeated by the route.
         """
-        ...
 
     async def ask(self, msg_type: str, content: Json) -> Json | None:
         """Answer a question about code, ``None`` when this route cannot.
@@ -156,21 +139,18 @@ class Route(Protocol):
         Called by the session while no cell runs, for ``complete_request`` and
         ``inspect_request`` (message spec, "Completion", "Introspection").
         """
-        ...
 
     async def interrupt(self) -> None:
         """Ask for the running cell to stop; `execute` then ends soon, and says how it ended.
 
         Called by the session at any time; harmless when nothing runs.
         """
-        ...
 
     async def restart(self) -> None:
         """Give the next cell a fresh namespace.
 
         Called by the session before the first cell after a restart of the kernel.
         """
-        ...
 
     async def close(self, *, keep: bool) -> None:
         """Close the route. Called by the session at shutdown; must be quick.
@@ -180,15 +160,12 @@ class Route(Protocol):
         keep
             Whether the variables are left for a later process, as at a restart of the kernel.
         """
-        ...
 
     async def end_with_sandbox(self) -> None:
         """Close the route without calls, because its sandbox is gone; end the running cell.
 
         Called by the session when the user has terminated the sandbox.
         """
-        ...
 
     def describe(self) -> Json:
         """Return what was found out about the sandbox, for ``doctor`` and ``%ivy status``."""
-        ...

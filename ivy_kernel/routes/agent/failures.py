@@ -135,15 +135,12 @@ class ConnectionListener(Protocol):
 
     def on_failed_call(self) -> None:
         """Called after each failed call: what it carried may be known not to have arrived."""
-        ...
 
     def on_reachable(self, error: Exception | None) -> None:
         """Called with an error when calls have failed for some seconds, else with ``None``."""
-        ...
 
     def on_connection_lost(self, reason: Exception) -> None:
         """Called once, when there will be no more polls, for the reason given."""
-        ...
 
 
 class Health:
