@@ -1,4 +1,4 @@
-"""Typed clients of the two APIs: one method per operation."""
+"""Typed clients of the two APIs, one method per operation; which failed calls are sent again."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from ivy_kernel.errors import (
 )
 from ivy_kernel.status.backoff import Backoff
 from ivy_kernel.status.clock import monotonic_seconds
+
+# Retries -----------------------------------------------------------------------------------------
 
 BACKOFF = Backoff(first_seconds=0.25, longest_seconds=5.0)
 _SPREAD = 0.1
@@ -100,6 +102,9 @@ async def with_retries(
             if not repeatable or monotonic_seconds() - start + pause > deadline_seconds:
                 raise
         await asyncio.sleep(pause)
+
+
+# The clients -------------------------------------------------------------------------------------
 
 
 def recoup_credential(key: Callable[[], str]) -> Credential:

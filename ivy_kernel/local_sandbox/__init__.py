@@ -10,24 +10,24 @@ otherwise cancel out in every test.
 ================== ========================================================================
 module             its one job
 ================== ========================================================================
-``__main__``       the command line
-``supervisor``     the entry process: starts the server, and kills what it leaves behind
-``server``         listens, announces its address, stops when idle or told to
-``handlers``       the routes of both APIs
-``access``         credentials, rate limit, and the owners of chats
-``errors``         the error responses
-``config``         every setting: type, bounds, default, help text
-``environment``    shared state, the clock, the usual runner, and the variables of processes
-``sandbox``        the life of one sandbox, from provisioning to hibernation and expiry
-``tools``          the eleven tools
-``results``        what running code gave, and its two usual shapes
-``notebook``       the persistent kernel, and the outputs of its cells
-``script``         code in fresh processes
-``workspace``      a chat's directories, files, and list of registered files
-``search``         grep and glob, in a process of their own
-``processes``      the processes of one chat, and their output
-``process_reaper`` the process that is their parent; finding and killing descendants
-``simulation``     test instruments, loaded only when a setting asks: unusual
-                   ``result_shapes``, hostile ``runners``, ``control`` at run time
+`__main__`         the command line
+`supervisor`       the entry process: starts the server, and kills what it leaves behind
+`server`           listens, announces its address, stops when idle or told to
+`handlers`         the routes of both APIs
+`access`           credentials, rate limit, and the owners of chats
+`errors`           the error responses
+`config`           every setting: type, bounds, default, help text
+`environment`      shared state, the clock, the usual runner, and the variables of processes
+`sandbox`          the life of one sandbox, from provisioning to hibernation and expiry
+`tools`            the eleven tools
+`results`          what running code gave, and its two usual shapes
+`notebook`         the persistent kernel, and the outputs of its cells
+`script`           code in fresh processes
+`workspace`        a chat's directories, files, and list of registered files
+`search`           grep and glob, in a process of their own
+`processes`        the processes of one chat, and their output
+`process_reaper`   the process that is their parent; finding and killing descendants
+`simulation`       test instruments, loaded only when a setting asks: other ``platforms``'
+                   results and runners, ``control`` at run time
 ================== ========================================================================
 """

@@ -1,4 +1,4 @@
-"""The base of the routes that run each cell by one call of one tool."""
+"""Routes where each cell is one tool call: by the notebook tool, by a script tool; other tools."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class NamedTool:
             raise (error.__cause__ or error) from None
 
 
-class PlainRoute:
+class OneCallRoute:
     """Runs each cell through one tool. A subclass names the tool, and what is special about it.
 
     Parameters
@@ -203,7 +203,10 @@ def unanswered(expressions: Iterable[str], reason: str) -> Json:
     return dict.fromkeys(expressions, missing)
 
 
-class ScriptRoute(PlainRoute):
+# The script route --------------------------------------------------------------------------------
+
+
+class ScriptRoute(OneCallRoute):
     """Runs each cell through ``sandbox_python``; the platform caps scripts at 120 s."""
 
     name: RouteName = "script"
@@ -262,6 +265,8 @@ def show_last_value(code: str) -> str:
     lines[first] = b"__import__('sys').displayhook(" + lines[first]
     return b"\n".join(lines).decode()
 
+
+# The notebook route ------------------------------------------------------------------------------
 
 MIME_TYPE = "application/vnd.ivy-kernel.page+json"
 
@@ -355,7 +360,7 @@ _QUESTIONS = {
 }
 
 
-class NotebookRoute(PlainRoute):
+class NotebookRoute(OneCallRoute):
     """Runs each cell through ``sandbox_notebook``; the platform caps a cell at 300 s."""
 
     name: RouteName = "notebook"

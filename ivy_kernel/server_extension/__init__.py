@@ -3,8 +3,7 @@
 =========== ==========================================================================
 module      contents
 =========== ==========================================================================
-`app`       the extension as Jupyter Server loads it
-`handlers`  the routes below ``/ivy`` under the server's base URL, and the event stream
+`app`       the extension as Jupyter Server loads it: its routes below ``/ivy``, its event stream
 `errors`    any error → HTTP status and the one JSON shape of errors
 `sandboxes` the registry of the sandboxes in use, polled while there is a viewer
 `sandbox`   one sandbox in the registry: its status, and the actions on it

@@ -1,4 +1,4 @@
-"""The extension as Jupyter Server loads it."""
+"""The extension as Jupyter Server loads it: its REST routes and its stream of events."""
 
 from __future__ import annotations
 

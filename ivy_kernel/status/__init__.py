@@ -13,8 +13,7 @@ module       contents
 `backoff`    the pauses between the tries of any call that keeps failing (pure)
 `dialects`   the answers of both APIs → ``SandboxStatus`` (pure)
 `schedule`   when the next request is due (pure)
-`polling`    one request with a time limit, and the task that sends them when due
-`watchers`   the callbacks, and which readings are news to them
+`polling`    one request with a time limit, the task that sends them, and who hears of news
 `monitor`    puts these together; one monitor for each sandbox in this process
 ============ ======================================================================
 

@@ -1,4 +1,4 @@
-"""One status request with a time limit, the check for a new key, and the task that polls."""
+"""One status request with a time limit, the task that polls, and the watchers that hear of news."""
 
 from __future__ import annotations
 

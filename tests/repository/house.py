@@ -2,9 +2,8 @@
 
 ``python tests/repository/house.py`` prints the counts; ``--list`` adds the modules behind them.
 
-A module's importers are the modules of the package that import it, anywhere in the file, or that
-name it in a string (the table of commands, ``python -m``). A module that only its own package's
-commands or users outside reach has none.
+A module's importers are the modules of the package that import it, anywhere in the file. A module
+that is named in a string alone (a command's, ``python -m``) has none.
 """
 
 from __future__ import annotations
@@ -113,31 +112,12 @@ class House:
 
     @cached_property
     def importers(self) -> dict[str, set[str]]:
-        """The modules that import or name each module."""
+        """The modules that import each module."""
         found: dict[str, set[str]] = {name: set() for name in self.modules}
         for name, targets in self.imports.items():
-            for target in {*targets, *self._named(name)}:
+            for target in targets:
                 found[target].add(name)
         return found
-
-    def _named(self, module: str) -> Iterator[str]:
-        """Yields the modules that a module's strings name; not those that it is a part of."""
-        docstrings = {
-            id(node.body[0].value)
-            for node in ast.walk(self.trees[module])
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-            and node.body
-            and isinstance(node.body[0], ast.Expr)
-        }
-        pattern = rf"\b{re.escape(self.package.name)}(?:\.\w+)+"
-        for node in ast.walk(self.trees[module]):
-            if not isinstance(node, ast.Constant) or id(node) in docstrings:
-                continue
-            for name in re.findall(pattern, node.value) if isinstance(node.value, str) else []:
-                # A name in a module, such as a class, stands for the module.
-                target = name if name in self.modules else name.rpartition(".")[0]
-                if target in self.modules and not f"{module}.".startswith(f"{target}."):
-                    yield target
 
     @property
     def with_one_importer(self) -> dict[str, str]:
@@ -154,6 +134,25 @@ class House:
         """Files and directories that a reader sees first."""
         names = {path.name for path in self.package.iterdir() if not path.name.startswith(".")}
         return sorted(names - _NO_ENTRIES)
+
+    @property
+    def unlisted(self) -> dict[str, set[str]]:
+        """The modules that the map in a package's docstring forgets or invents, by package.
+
+        A map lists a module a line, as ``name.py`` or `` `name` ``; packages inside may be left out.
+        """
+        found = {}
+        for name, path in self.modules.items():
+            inside = {child.stem for child in path.parent.glob("[!_]*.py")}
+            if path.name != "__init__.py" or not inside or name == self.package.name:
+                continue
+            text = ast.get_docstring(self.trees[name]) or ""
+            listed = set(re.findall(r"^ *`?([a-z]\w*)(?:\.py|`)", text, re.MULTILINE))
+            packages = {child.parent.name for child in path.parent.glob("*/__init__.py")}
+            wrong = (inside ^ listed) - packages
+            if listed and wrong:
+                found[name] = wrong
+        return found
 
     @property
     def circles(self) -> list[list[str]]:

@@ -1,6 +1,8 @@
 """Test instruments of the local sandbox, each loaded only when a setting asks for it.
 
-``result_shapes`` are the unusual results (``result_family``, ``result_case``, ``result_nesting``),
-``runners`` the hostile ways to run a call (``runner``), and ``control`` serves settings and
-counters at run time (``--control``).
+::
+
+    platforms.py  unusual results (``result_family``, ``result_case``, ``result_nesting``) and
+                  hostile ways to run a call (``runner``)
+    control.py    settings and counters, served at run time (``--control``)
 """

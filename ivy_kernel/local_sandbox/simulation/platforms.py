@@ -1,4 +1,4 @@
-"""Shapes of results that a platform might use, to test what a client makes of them.
+"""Other platforms' behaviour: the shapes of their results, and hostile ways to run a call.
 
 The platform documents none, so that the local sandbox can speak all that are plausible. Any run,
 of a script or of a notebook cell, can be put into any of them (setting ``result_family``):
@@ -149,6 +149,8 @@ Json = dict[str, Any]
 
 CASES: tuple[ResultCase, ...] = get_args(ResultCase)
 NESTINGS: tuple[ResultNesting, ...] = get_args(ResultNesting)
+
+# Shapes of results -------------------------------------------------------------------------------
 
 _TYPED_NAMES = {
     "text/plain": "text",

@@ -4,8 +4,7 @@
 
     route.py      AgentRoute: runs cells, interrupts them, and takes other requests to the kernel
     requests.py   the table of requests in flight; what is known of the sandbox's kernel
-    connection.py the connection to the agent: opened, lost, opened again, closed
-    start.py      finds or starts the agent, by the launch method that works in this sandbox
+    connection.py starts the agent as works in this sandbox; the connection to it, lost and reopened
     poller.py     keeps long polls in flight
     pacing.py     when to poll, for how long, and how much a response may hold (pure)
     failures.py   which failed calls are repeated, and when the agent counts as gone

@@ -1,4 +1,4 @@
-"""The connection to the agent: opened when it is first needed, lost, opened again, closed."""
+"""The connection to the agent: started or found, opened when needed, lost, opened again, closed."""
 
 from __future__ import annotations
 
@@ -220,6 +220,8 @@ class AgentStarter:
                 raise LaunchFailedError(f"{method.start_tool}: {error}") from error
             raise error
 
+
+# The connection ----------------------------------------------------------------------------------
 
 HELD_LIMIT_FACTOR = 4
 """The inbox may hold this many times the agent's own log limit: beyond that limit the agent drops

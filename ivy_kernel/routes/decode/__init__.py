@@ -17,6 +17,17 @@ family         what it looks like
 ``unknown``    anything else: shown in full as JSON, with a sentence that says so
 =============  ================================================================================
 
+::
+
+    result.py      a result as a whole: its outputs, its error, and what no family knows
+    shapes.py      which family a part of it belongs to
+    vocabulary.py  the names of fields, and the flags and streams that they carry
+    items.py       single outputs, pictures and files
+    bundles.py     MIME bundles
+    tracebacks.py  errors, and tracebacks in texts
+    values.py      single values: texts, numbers, JSON in strings
+    parts.py       what was found so far, in its order
+
 Nothing is dropped: fields that no family knows are shown as JSON below the results, but for those
 that `ivy_kernel.routes.decode.values` lists as book-keeping or as an echo of the cell.
 """
