@@ -139,7 +139,7 @@ class House:
     def unlisted(self) -> dict[str, set[str]]:
         """The modules that the map in a package's docstring forgets or invents, by package.
 
-        A map lists a module a line, as ``name.py`` or `` `name` ``; packages inside may be left out.
+        A map has a line for each module: ``name.py`` or `` `name` ``; packages may be left out.
         """
         found = {}
         for name, path in self.modules.items():
