@@ -130,7 +130,7 @@ class NamedTool:
         """
         return await self._call.show(self._result(tools, cell.code), cell, sink)
 
-    def stop(self) -> None:
+    async def interrupt(self) -> None:
         """Stops waiting: the platform offers nothing that would stop a tool."""
         self._call.stop()
 

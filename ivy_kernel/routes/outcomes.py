@@ -21,6 +21,11 @@ from ivy_kernel.models import Fate, Json, Message, Outcome, Sink
 RED, PLAIN = "\x1b[0;31m", "\x1b[0m"
 
 
+TERMINATED = (
+    "The sandbox was terminated while this cell was running, which ended the cell. How far it had "
+    "come is not known."
+)
+
 ERROR_NAMES: dict[Fate, str] = {
     "lost": SandboxLostError.__name__,
     "unknown": OutcomeUnknownError.__name__,

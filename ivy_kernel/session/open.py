@@ -18,6 +18,7 @@ from ivy_kernel.api.auth import Credential
 from ivy_kernel.api.clients import RETRY_SECONDS, IvyClient, RecoupClient, recoup_credential
 from ivy_kernel.api.connection import Connection
 from ivy_kernel.models import Sink
+from ivy_kernel.routes.agent.options import AgentOptions
 from ivy_kernel.routes.events import Event
 from ivy_kernel.routes.tools import TOOLS
 from ivy_kernel.session import local_server, private_file
@@ -71,6 +72,12 @@ def _read(path: Path) -> dict[str, str]:
 
 LOCAL_RETRY_SECONDS = 0.5
 """A local sandbox that refuses a connection has ended, and comes back only when it is started."""
+
+
+CLOUD_AGENT = AgentOptions()
+# The local sandbox costs nothing, so an open notebook keeps it, and its variables, overnight too.
+# Nothing of the kind is done to a sandbox in the cloud, which would be kept from hibernating.
+LOCAL_AGENT = AgentOptions(idle_lifetime_seconds=7 * 24 * 3600.0)
 
 
 def open_lifecycle(
@@ -140,8 +147,9 @@ def open_session(
         As `open_lifecycle`.
     """
     settings = live.current()
+    lifecycle = open_lifecycle(live)
     return Session(
-        open_lifecycle(live),
+        lifecycle,
         route=settings.route,
         auto_create=settings.auto_create,
         cell_timeout_seconds=settings.cell_timeout_seconds,
@@ -150,6 +158,7 @@ def open_session(
         session_key=session_key,
         on_background=on_background,
         on_event=on_event,
+        agent_options=LOCAL_AGENT if lifecycle.local else CLOUD_AGENT,
     )
 
 

@@ -14,12 +14,6 @@ from ivy_kernel.routes.one_call import NotebookRoute, ScriptRoute
 from ivy_kernel.routes.tools import SandboxTools
 from ivy_kernel.session.lifecycle import Lifecycle
 
-CLOUD_LIFETIME_SECONDS = 45 * 60.0
-LOCAL_LIFETIME_SECONDS = 7 * 24 * 3600.0
-"""The local sandbox costs nothing, so an open notebook keeps it, and its variables, overnight too.
-
-Nothing of the kind is done to a sandbox in the cloud, which would be kept from hibernating."""
-
 
 class RouteChoice:
     """Opens the best route that works, and keeps it until the sandbox is gone.
@@ -39,7 +33,7 @@ class RouteChoice:
     session_key
         Names our kernel in the sandbox on the agent route.
     agent_options
-        Of the agent route; ``None``: the defaults, with a lifetime that suits the sandbox.
+        Of the agent route; ``None``: the defaults.
     """
 
     def __init__(
@@ -59,11 +53,7 @@ class RouteChoice:
         self._cell_timeout_seconds = cell_timeout_seconds
         self._code_fields = dict(code_fields)
         self._session_key = session_key
-        self._agent_options = agent_options or AgentOptions(
-            idle_lifetime_seconds=(
-                LOCAL_LIFETIME_SECONDS if lifecycle.local else CLOUD_LIFETIME_SECONDS
-            )
-        )
+        self._agent_options = agent_options or AgentOptions()
         self._candidates: list[Route] | None = None
         self._refused: list[str] = []
         self.route: Route | None = None

@@ -19,11 +19,10 @@ from ivy_kernel.errors import (
 )
 from ivy_kernel.models import Cell, Json, Message, Outcome, Sink
 from ivy_kernel.routes.agent.options import AgentOptions
-from ivy_kernel.routes.agent.route import TERMINATED
 from ivy_kernel.routes.base import LiveKernel, Route
 from ivy_kernel.routes.events import AgentLost, Event, Unreachable
 from ivy_kernel.routes.one_call import NamedTool
-from ivy_kernel.routes.outcomes import show_error, show_ivy_error, succeeded
+from ivy_kernel.routes.outcomes import TERMINATED, show_error, show_ivy_error, succeeded
 from ivy_kernel.session.gate import SandboxGate
 from ivy_kernel.session.lifecycle import Lifecycle
 from ivy_kernel.session.route_choice import RouteChoice
@@ -139,8 +138,6 @@ class _CellRun:
         self._was_interrupted = True
         if self._preparing is not None:
             self._preparing.cancel()
-        elif isinstance(self._sent_by, NamedTool):
-            self._sent_by.stop()
         elif self._sent_by is not None:
             await self._sent_by.interrupt()
         else:
@@ -173,7 +170,7 @@ class Session:
     on_event
         Takes what the route tells beside messages.
     agent_options
-        Of the agent route; ``None``: the defaults, with a lifetime that suits the sandbox.
+        Of the agent route; ``None``: the defaults.
     """
 
     def __init__(

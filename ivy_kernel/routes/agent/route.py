@@ -39,7 +39,7 @@ from ivy_kernel.routes.events import (
     KernelDied,
     Unreachable,
 )
-from ivy_kernel.routes.outcomes import ERROR_NAMES, show_error
+from ivy_kernel.routes.outcomes import ERROR_NAMES, TERMINATED, show_error
 
 Interrupted = Literal["sent", "armed", "finished", "unreachable"]
 
@@ -51,10 +51,6 @@ QUESTION_SECONDS = 30.0  # callers have their own, shorter limits
 INTERRUPT_SECONDS = 4.0
 CONTROL_SECONDS = 60.0
 
-TERMINATED = (
-    "The sandbox was terminated while this cell was running, which ended the cell. How far it had "
-    "come is not known."
-)
 TERMINATED_BEFORE = "The sandbox was terminated. Nothing of this cell was run."
 
 
