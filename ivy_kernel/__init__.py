@@ -24,7 +24,7 @@ def unload_ipython_extension(shell: Any) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """Imports the widget's class when it is first used, since its packages are optional."""
+    """Import the widget's class when it is first used, since its packages are optional."""
     if name == "StatusWidget":
         from ivy_kernel.magics.widget import StatusWidget
 

@@ -103,7 +103,7 @@ class Outcome:
 
 
 def sendable(value: Any) -> Any:
-    """Returns a JSON value with valid Unicode only: surrogate pairs joined, lone halves replaced.
+    """Return a JSON value with valid Unicode only: surrogate pairs joined, lone halves replaced.
 
     Python allows them in strings, but no message can carry them: UTF-8 has no form for them.
     """

@@ -51,12 +51,12 @@ collect_ignore = [] if importlib.util.find_spec("playwright") else ["browser"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Has pytest-xdist hand out files in our order, and not by their number of tests."""
+    """Have pytest-xdist hand out files in our order, and not by their number of tests."""
     config.option.loadscopereorder = False
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the files of `LONGEST_FIRST` first; the order within a file stays."""
+    """Put the files of `LONGEST_FIRST` first; the order within a file stays."""
     here = Path(__file__).parent
     rank = {here / name: number for number, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: rank.get(item.path, len(rank)))

@@ -34,7 +34,7 @@ class Credential:
     variable: str = "IVY_API_KEY"
 
     def header_value(self) -> str:
-        """Returns the header's value; empty without a key.
+        """Return the header's value; empty without a key.
 
         Raises
         ------
@@ -52,7 +52,7 @@ class Credential:
         return self.prefix + key if key else ""
 
     def masked(self, text: str) -> str:
-        """Returns a text without the key, which a server may quote in its error messages."""
+        """Return a text without the key, which a server may quote in its error messages."""
         try:
             key = self.key()
         except IvyError:  # settings that cannot be read just now hold no key to mask

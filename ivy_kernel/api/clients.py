@@ -31,7 +31,7 @@ _SPREAD = 0.1
 
 
 def may_repeat(error: IvyError, *, idempotent: bool) -> bool:
-    """Returns whether a call that ended in this error may be sent again and might then succeed."""
+    """Return whether a call that ended in this error may be sent again and might then succeed."""
     if isinstance(error, UntrustedServerError):
         return False  # provably not sent, but the certificate will be the same next time
     if isinstance(error, NotSentError | RateLimitedError):
@@ -44,7 +44,7 @@ def may_repeat(error: IvyError, *, idempotent: bool) -> bool:
 
 
 def pause_seconds(attempt: int, error: IvyError, random_unit: float) -> float:
-    """Returns how long to pause before attempt number ``attempt`` (the first repetition is 1).
+    """Return how long to pause before attempt number ``attempt`` (the first repetition is 1).
 
     Never less than the platform asked for.
 
@@ -69,7 +69,7 @@ async def with_retries(
     deadline_seconds: float,
     also: type[CreationFailedError | NotReadyError] | None = None,
 ) -> ApiResponse:
-    """Calls until it succeeds, may not be repeated, or the deadline would be passed.
+    """Call until it succeeds, may not be repeated, or the deadline would be passed.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ async def with_retries(
 
 
 def recoup_credential(key: Callable[[], str]) -> Credential:
-    """Returns Recoup's credential: ``x-api-key`` alone, since both headers at once get a 401."""
+    """Return Recoup's credential: ``x-api-key`` alone, since both headers at once get a 401."""
     return Credential(
         key, header="x-api-key", prefix="", setting="recoup_api_key", variable="RECOUP_API_KEY"
     )

@@ -123,7 +123,7 @@ class Connection:
         return self._base_url
 
     def warm_up(self) -> httpx.AsyncClient:
-        """Builds the pool (20 ms, mostly CA certificates); callable from any thread."""
+        """Build the pool (20 ms, mostly CA certificates); callable from any thread."""
         if self._client is None:
             self._client = self._build()
         return self._client
@@ -194,7 +194,7 @@ class Connection:
         body: Mapping[str, Any] | None = None,
         subject: Mapping[str, Any] | None = None,
     ) -> ApiResponse:
-        """Sends one request, once, and returns its response.
+        """Send one request, once, and return its response.
 
         Parameters
         ----------

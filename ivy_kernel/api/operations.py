@@ -181,7 +181,7 @@ RETRY_AFTER_LIMIT_SECONDS = 24 * 3600.0
 
 
 def decode_json(body: bytes, operation: Operation) -> Any:
-    """Returns the JSON value in a body.
+    """Return the JSON value in a body.
 
     Raises
     ------
@@ -204,7 +204,7 @@ def decode_json(body: bytes, operation: Operation) -> Any:
 
 
 def encode_json(value: object) -> bytes:
-    """Returns a request's body.
+    """Return a request's body.
 
     Raises
     ------
@@ -220,7 +220,7 @@ def encode_json(value: object) -> bytes:
 
 
 def describe_body(body: bytes) -> str:
-    """Returns a description of a body that should have been JSON."""
+    """Return a description of a body that should have been JSON."""
     start = body[:200].lstrip().lower()
     if not body.strip():
         return "empty"
@@ -240,7 +240,7 @@ def error_from_response(
     *,
     masked: Callable[[str], str] = str,
 ) -> ApiError:
-    """Returns the error for a response with an error status.
+    """Return the error for a response with an error status.
 
     Parameters
     ----------
@@ -275,13 +275,13 @@ def error_from_response(
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Returns the seconds that ``Retry-After`` asks for, at most a day; ``None`` without one."""
+    """Return the seconds that ``Retry-After`` asks for, at most a day; ``None`` without one."""
     asked = parse_retry_after(headers.get("retry-after"), parse_http_date(headers.get("date")))
     return None if asked is None else min(asked, RETRY_AFTER_LIMIT_SECONDS)
 
 
 def fill(sentence: str, names: Mapping[str, Any]) -> str:
-    """Puts names into one of our own sentences, never into words that came from outside."""
+    """Put names into one of our own sentences, never into words that came from outside."""
     shown = {k: f"{v:g}" if isinstance(v, float) else v for k, v in names.items()}
     return sentence.format_map(_Unnamed(shown))
 
@@ -321,7 +321,7 @@ def _unexpected(
 
 
 def _details(body: bytes) -> tuple[str, str]:
-    """Returns the platform's own words and its error code, from any plausible error body."""
+    """Return the platform's own words and its error code, from any plausible error body."""
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):
@@ -343,7 +343,7 @@ def _details(body: bytes) -> tuple[str, str]:
 
 
 def one_line(text: str) -> str:
-    """Returns text from outside, made safe for one line: no control characters, shortened."""
+    """Return text from outside, made safe for one line: no control characters, shortened."""
     text = re.sub(r"\s+", " ", text)
     text = "".join(character for character in text if character.isprintable()).strip(" .")
     if len(text) > DETAIL_LIMIT_CHARACTERS:

@@ -88,11 +88,11 @@ class IvyCommandApp(JupyterApp):
         raise NotImplementedError
 
     def live_settings(self, **arguments: Any) -> LiveSettings:
-        """Returns the settings, with this command's flags."""
+        """Return the settings, with this command's flags."""
         return LiveSettings(arguments=arguments, flags=self.cli_config)
 
     def fail(self, error: IvyError, code: int) -> int:
-        """Prints an error, and passes on the exit code."""
+        """Print an error, and pass on the exit code."""
         if self.as_json:
             self.print_json({"error": {"kind": type(error).__name__, "message": str(error)}})
         else:
@@ -105,7 +105,7 @@ class IvyCommandApp(JupyterApp):
 
 
 def plain(text: object, keep: str = "") -> str:
-    """Returns text from outside as a terminal may show it: control characters made visible."""
+    """Return text from outside as a terminal may show it: control characters made visible."""
     return "".join(
         character if character.isprintable() or character in keep else f"\\x{ord(character):02x}"
         for character in str(text)

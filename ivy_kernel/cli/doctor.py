@@ -42,7 +42,7 @@ class Finding:
     fix: str = ""
 
     def line(self) -> str:
-        """Returns one line for a person."""
+        """Return one line for a person."""
         mark = {True: "ok", False: "FAILED", None: "unknown"}[self.ok]
         fix = f" Fix: {self.fix}" if self.fix and not self.ok else ""
         return f"{mark:<8}{self.check}: {self.detail}{fix}"
@@ -116,7 +116,7 @@ class DoctorApp(IvyCommandApp):
 
 
 def check_kernelspec() -> Finding:
-    """Checks that Jupyter finds the kernel."""
+    """Check that Jupyter finds the kernel."""
     try:
         spec = KernelSpecManager().get_kernel_spec(KERNEL_NAME)
     except NoSuchKernel:
@@ -130,7 +130,7 @@ def check_kernelspec() -> Finding:
 
 
 async def check_platform(session: Session) -> tuple[list[Finding], SandboxStatus | None]:
-    """Checks reachability, key, chat, state and clock, by one status request."""
+    """Check reachability, key, chat, state and clock, by one status request."""
     lifecycle = session.lifecycle
     try:
         status = await lifecycle.status(
@@ -156,7 +156,7 @@ async def check_platform(session: Session) -> tuple[list[Finding], SandboxStatus
 
 
 def check_clock(status: SandboxStatus) -> Finding:
-    """Compares this machine's clock with the server's; countdowns do not depend on it."""
+    """Compare this machine's clock with the server's; countdowns do not depend on it."""
     if status.server_time is None:
         return Finding("clock", None, "the platform's answer carries no time")
     skew = (datetime.now(timezone.utc) - status.server_time).total_seconds()
@@ -169,7 +169,7 @@ def check_clock(status: SandboxStatus) -> Finding:
 
 
 async def check_tools(session: Session) -> Finding:
-    """Finds out the route, tools and fields that work, and whether variables persist."""
+    """Find out the route, tools and fields that work, and whether variables persist."""
     try:
         await session.open_route()
     except IvyError as error:
@@ -179,7 +179,7 @@ async def check_tools(session: Session) -> Finding:
 
 
 def where(settings: Ivy) -> str:
-    """Returns the place where cells run, in words."""
+    """Return the place where cells run, in words."""
     if not settings.is_local:
         return f"cells run at {settings.api_url}"
     reason = "" if settings.api_url == "local" else ", because neither key nor URL is set"

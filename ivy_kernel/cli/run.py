@@ -129,7 +129,7 @@ class DemoApp(IvyCommandApp):
 
 
 def examples_directory() -> Path:
-    """Returns the directory of the example notebooks: in the package, or in the source tree."""
+    """Return the directory of the example notebooks: in the package, or in the source tree."""
     package = Path(__file__).resolve().parent.parent
     for directory in (package / "examples", package.parent / "examples"):
         if (directory / "quickstart.ipynb").is_file():
@@ -138,7 +138,7 @@ def examples_directory() -> Path:
 
 
 def kernel_arguments(app: IvyCommandApp) -> list[str]:
-    """Returns our settings among the flags, for the kernel's own command line."""
+    """Return our settings among the flags, for the kernel's own command line."""
     return [argument for argument in app.argv or [] if argument.startswith("--Ivy.")]
 
 
@@ -146,7 +146,7 @@ def kernel_arguments(app: IvyCommandApp) -> list[str]:
 
 
 def check_target(target: Path) -> None:
-    """Checks before a long run that its result can be written.
+    """Check before a long run that its result can be written.
 
     Raises
     ------
@@ -163,7 +163,7 @@ def check_target(target: Path) -> None:
 
 
 def read_notebook(path: Path) -> Any:
-    """Returns a notebook in format 4.
+    """Return a notebook in format 4.
 
     Raises
     ------
@@ -183,7 +183,7 @@ def read_notebook(path: Path) -> Any:
 
 
 def write_notebook(notebook: Any, target: Path) -> None:
-    """Writes a notebook whole or not at all, so that a full disk spoils no earlier one.
+    """Write a notebook whole or not at all, so that a full disk spoils no earlier one.
 
     Raises
     ------
@@ -241,7 +241,7 @@ async def execute_notebook(
     after_cell: Callable[[int], None] | None = None,
     on_output: Callable[[int, Any], None] | None = None,
 ) -> FailedCell | None:
-    """Runs every code cell, in order, until one fails.
+    """Run every code cell, in order, until one fails.
 
     Parameters
     ----------
@@ -341,7 +341,7 @@ def _number_of_failed(notebook: Any) -> int:
 
 
 def print_cell(cell: Any) -> None:
-    """Prints a cell's source, as a terminal session shows it."""
+    """Print a cell's source, as a terminal session shows it."""
     width = min(shutil.get_terminal_size().columns, 100)
     print_line("─" * width)
     for line in cell.source.splitlines():
@@ -349,7 +349,7 @@ def print_cell(cell: Any) -> None:
 
 
 def print_message(message: Any) -> None:
-    """Prints an output as text."""
+    """Print an output as text."""
     content = message["content"]
     if message["msg_type"] == "stream":
         # Raw: the escapes are the notebook's own colours, as in any terminal.
@@ -366,7 +366,7 @@ def print_message(message: Any) -> None:
 
 
 def report(failed: FailedCell | None, target: Path) -> int:
-    """Prints how a run ended; returns the exit code."""
+    """Print how a run ended; return the exit code."""
     print_line(f"The executed notebook is {target}.", error=True)
     if failed is None:
         return 0

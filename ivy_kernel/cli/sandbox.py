@@ -165,7 +165,7 @@ class FilesApp(_LifecycleApp):
 
 
 def status_facts(lifecycle: Lifecycle, status: Json) -> Json:
-    """Returns what ``--json`` prints: the sandbox, and its canonical status."""
+    """Return what ``--json`` prints: the sandbox, and its canonical status."""
     return {
         "name": lifecycle.name,
         "local": lifecycle.local,
@@ -228,7 +228,7 @@ WAITING_SECONDS = 3.0
 
 
 async def watch_status(lifecycle: Lifecycle, *, until: str, as_json: bool) -> int:
-    """Shows a sandbox's status until interrupted or until a state is reached; the exit code.
+    """Show a sandbox's status until interrupted or until a state is reached; the exit code.
 
     Parameters
     ----------
@@ -290,7 +290,7 @@ async def _wait(stopped: asyncio.Event) -> None:
 
 
 def _exit_code(reading: StatusReading, until: str) -> int | Exception | None:
-    """Returns the exit code, or the error, that ends the watch; ``None`` to go on."""
+    """Return the exit code, or the error, that ends the watch; ``None`` to go on."""
     if not until:
         return None
     if isinstance(reading.error, PERMANENT_ERRORS):
@@ -315,7 +315,7 @@ class _Screen:
         self._told: tuple[Any, ...] = ()
 
     def show_change(self, reading: StatusReading) -> None:
-        """Prints a line if something has changed that is not just time passing."""
+        """Print a line if something has changed that is not just time passing."""
         now = monotonic_seconds()
         if self._as_json:
             facts = status_facts(self._lifecycle, reading.to_json(now))
@@ -328,7 +328,7 @@ class _Screen:
         self._told = told
 
     def tick(self, reading: StatusReading) -> None:
-        """Rewrites the one line of a terminal."""
+        """Rewrite the one line of a terminal."""
         if not self._is_live:
             return
         line = status_line(self._lifecycle.name, reading, monotonic_seconds())
@@ -338,14 +338,14 @@ class _Screen:
         sys.stdout.flush()
 
     def end(self) -> None:
-        """Leaves the last line as it is."""
+        """Leave the last line as it is."""
         if self._is_live:
             sys.stdout.write("\n")
             sys.stdout.flush()
 
 
 def status_line(name: str, reading: StatusReading, now: float) -> str:
-    """Returns state, countdowns and faults in one line."""
+    """Return state, countdowns and faults in one line."""
     reason = reading.stale_reason(now)
     if reading.status is None:
         return f"{name}: {reason}"

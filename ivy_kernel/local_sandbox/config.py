@@ -233,7 +233,7 @@ _WORDS = {
 
 
 def _allowed(kind: Any) -> str:
-    """Says in words which values a type allows; msgspec's own text does not list the choices."""
+    """Say in words which values a type allows; msgspec's own text does not list the choices."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Annotated:
         metas = [meta for meta in kind.__metadata__ if isinstance(meta, Meta)]

@@ -155,7 +155,7 @@ def _command(
 
 
 def _written(directory: Path, suffix: str, content: bytes) -> Path:
-    """Writes a call's code to a file and returns its path.
+    """Write a call's code to a file and return its path.
 
     A full disk is no obstacle, if the system's temporary directory is on another: the call may be
     the one that frees it.
@@ -171,7 +171,7 @@ def _written(directory: Path, suffix: str, content: bytes) -> Path:
 
 
 def _not_started(error: NotStartedError) -> Run:
-    """Answers as a shell does when a command cannot be started."""
+    """Answer as a shell does when a command cannot be started."""
     missing = error.errno == errno.ENOENT
     exit_code = _COMMAND_NOT_FOUND if missing else _CANNOT_EXECUTE
     text = f"{error}\n"

@@ -32,7 +32,7 @@ NOT_CONFIRMED = (
 def show_result(
     result: object, cell: Cell, sink: Sink, *, was_interrupted: bool = False
 ) -> Outcome:
-    """Shows a tool's result as the cell's outputs."""
+    """Show a tool's result as the cell's outputs."""
     decoded = decode_result(result, execution_count=cell.execution_count)
     for output in decoded.outputs:
         content = dict(output)
@@ -50,7 +50,7 @@ def show_result(
 
 
 def _says_interrupted(outputs: Sequence[Mapping[str, Any]]) -> bool:
-    """Returns whether the outputs end in the line that IPython prints when a display is hit.
+    """Return whether the outputs end in the line that IPython prints when a display is hit.
 
     IPython reports that interrupt on stderr alone: the cell itself counts as succeeded there.
     """
@@ -72,12 +72,12 @@ class InterruptibleCall:
         return self._task is not None
 
     def stop(self) -> None:
-        """Stops the waiting soon; harmless when no call is under way."""
+        """Stop the waiting soon; harmless when no call is under way."""
         if self._stop is not None:
             self._stop.set()
 
     async def show(self, call: Awaitable[object], cell: Cell, sink: Sink) -> Outcome:
-        """Runs a call to its end, or until shortly after `stop`, and shows its result."""
+        """Run a call to its end, or until shortly after `stop`, and show its result."""
         self._stop = asyncio.Event()
         task = self._task = asyncio.ensure_future(call)
         stopped = asyncio.ensure_future(self._stop.wait())
@@ -119,7 +119,7 @@ class NamedTool:
         self._call = InterruptibleCall()
 
     async def execute(self, tools: SandboxTools, cell: Cell, sink: Sink) -> Outcome:
-        """Runs it, and shows its decoded result as the cell's outputs.
+        """Run it, and show its decoded result as the cell's outputs.
 
         Called by the session, one at a time.
 
@@ -131,7 +131,7 @@ class NamedTool:
         return await self._call.show(self._result(tools, cell.code), cell, sink)
 
     async def interrupt(self) -> None:
-        """Stops waiting: the platform offers nothing that would stop a tool."""
+        """Stop waiting: the platform offers nothing that would stop a tool."""
         self._call.stop()
 
     async def _result(self, tools: SandboxTools, code: str) -> object:
@@ -171,11 +171,11 @@ class OneCallRoute:
         self._call = InterruptibleCall()
 
     async def open(self) -> None:
-        """Finds the code field and the Python process that answers."""
+        """Find the code field and the Python process that answers."""
         self._probe = await self._tools.probe(self.tool)
 
     async def close(self, *, keep: bool) -> None:
-        """Stops waiting for a call. Nothing else is held: each cell was a call of its own."""
+        """Stop waiting for a call. Nothing else is held: each cell was a call of its own."""
         self._call.stop()
 
     async def end_with_sandbox(self) -> None:
@@ -192,13 +192,13 @@ class OneCallRoute:
         }
 
     async def _run(self, code: str, cell: Cell, sink: Sink) -> Outcome:
-        """Runs a cell's code, perhaps adapted to the tool, and shows its result."""
+        """Run a cell's code, perhaps adapted to the tool, and show its result."""
         call = self._tools.run(self.tool, code, self._cell_timeout_seconds)
         return await self._call.show(call, cell, sink)
 
 
 def unanswered(expressions: Iterable[str], reason: str) -> Json:
-    """Returns the ``user_expressions`` of a reply (message spec, "Execute") without values."""
+    """Return the ``user_expressions`` of a reply (message spec, "Execute") without values."""
     missing = {"status": "error", "ename": "RouteError", "evalue": reason, "traceback": []}
     return dict.fromkeys(expressions, missing)
 
@@ -219,10 +219,10 @@ class ScriptRoute(OneCallRoute):
     )
 
     async def check(self) -> None:
-        """Does nothing: without variables, none can be lost."""
+        """Do nothing: without variables, none can be lost."""
 
     async def execute(self, cell: Cell, sink: Sink) -> Outcome:
-        """Runs one cell."""
+        """Run one cell."""
         outcome = await self._run(show_last_value(cell.code), cell, sink)
         if outcome.fate == "succeeded" and cell.user_expressions:
             outcome.reply["user_expressions"] = unanswered(
@@ -231,19 +231,19 @@ class ScriptRoute(OneCallRoute):
         return outcome
 
     async def ask(self, msg_type: str, content: Json) -> Json | None:
-        """Returns ``None``: between two scripts no Python is there to ask."""
+        """Return ``None``: between two scripts no Python is there to ask."""
         return None
 
     async def interrupt(self) -> None:
-        """Stops waiting: the platform offers nothing that would stop a script."""
+        """Stop waiting: the platform offers nothing that would stop a script."""
         self._call.stop()
 
     async def restart(self) -> None:
-        """Does nothing: each cell has a fresh namespace anyway."""
+        """Do nothing: each cell has a fresh namespace anyway."""
 
 
 def show_last_value(code: str) -> str:
-    """Returns the code, made to print the value of its last line if that is an expression.
+    """Return the code, made to print the value of its last line if that is an expression.
 
     A script shows no values; a cell does. Line numbers stay as they are, since the change is
     confined to the last expression, which is parenthesised where it stands.
@@ -288,7 +288,7 @@ _HELP_LINE = re.compile(
 
 
 def with_pages_shown(code: str) -> str:
-    """Returns the code, made to display its help text if its last line asks for help.
+    """Return the code, made to display its help text if its last line asks for help.
 
     A help text travels as a payload of the reply, which the tool does not return; as a display it
     comes back with the outputs, and `Pages` makes a payload of it again.
@@ -311,7 +311,7 @@ class Pages:
         self.payload: list[Json] = []
 
     def __call__(self, message: Message) -> None:
-        """Takes one message."""
+        """Take one message."""
         data = message.content.get("data")
         page = data.get(MIME_TYPE) if isinstance(data, dict) else None
         if message.msg_type == "display_data" and isinstance(page, dict):
@@ -377,7 +377,7 @@ class NotebookRoute(OneCallRoute):
         self._signals: set[asyncio.Future[object]] = set()
 
     async def check(self) -> None:
-        """Sees whether the same Python process still answers."""
+        """See whether the same Python process still answers."""
         before = self._probe
         self._probe = await self._tools.probe(self.tool)
         if before is not None and self._probe.identity != before.identity:
@@ -388,7 +388,7 @@ class NotebookRoute(OneCallRoute):
             )
 
     async def execute(self, cell: Cell, sink: Sink) -> Outcome:
-        """Runs one cell."""
+        """Run one cell."""
         if self._signals:  # one that comes late would stop this cell instead of the one before
             await asyncio.wait(set(self._signals), timeout=SIGNAL_SECONDS)
         pages = Pages(sink)
@@ -401,7 +401,7 @@ class NotebookRoute(OneCallRoute):
         return outcome
 
     async def _values(self, expressions: Mapping[str, str]) -> Json:
-        """Returns ``user_expressions`` (message spec, "Execute"), by a second call."""
+        """Return ``user_expressions`` (message spec, "Execute"), by a second call."""
         reason = "the sandbox did not answer"
         try:
             values = await self._evaluate(f"get_ipython().user_expressions({dict(expressions)!r})")
@@ -412,14 +412,14 @@ class NotebookRoute(OneCallRoute):
         return unanswered(expressions, reason)
 
     async def ask(self, msg_type: str, content: Json) -> Json | None:
-        """Asks the notebook's own Python, by a call of its own."""
+        """Ask the notebook's own Python, by a call of its own."""
         question = _QUESTIONS.get(msg_type)
         if question is None:
             return None
         return await self._evaluate(f"get_ipython().kernel.{question.format_map(content)}")
 
     async def _evaluate(self, expression: str) -> Json | None:
-        """Returns the JSON object that an expression evaluates to there; ``None`` without one."""
+        """Return the JSON object that an expression evaluates to there; ``None`` without one."""
         nonce = os.urandom(8).hex()
         code = _EVALUATE.format(nonce=nonce, expression=expression)
         result = await self._tools.run(self.tool, code, QUESTION_SECONDS)
@@ -434,7 +434,7 @@ class NotebookRoute(OneCallRoute):
         return None
 
     async def interrupt(self) -> None:
-        """Sends SIGINT to the notebook's Python, by the script tool, and stops waiting."""
+        """Send SIGINT to the notebook's Python, by the script tool, and stop waiting."""
         if not self._call.running:
             return
         probe = self._probe
@@ -452,11 +452,11 @@ class NotebookRoute(OneCallRoute):
         self._call.stop()
 
     async def close(self, *, keep: bool) -> None:
-        """Stops waiting for a call, and for signals on their way."""
+        """Stop waiting for a call, and for signals on their way."""
         await super().close(keep=keep)
         for signal in self._signals:
             signal.cancel()
 
     async def restart(self) -> None:
-        """Empties the namespace; modules stay imported, since the platform cannot restart it."""
+        """Empty the namespace; modules stay imported, since the platform cannot restart it."""
         await self._tools.run(self.tool, _RESET, 30.0)

@@ -22,7 +22,7 @@ DEPTH_LIMIT = 40
 
 
 def strings_in(value: object, depth: int = 0) -> Iterator[str]:
-    """Yields every string in a JSON value, however nested (to a depth of 40)."""
+    """Yield every string in a JSON value, however nested (to a depth of 40)."""
     if isinstance(value, str):
         yield value
     elif depth < DEPTH_LIMIT:
@@ -52,11 +52,11 @@ class Language:
     answer_format: str
 
     def snippet(self, nonce: str) -> str:
-        """Returns the code to send; ``nonce`` is a random word of this call."""
+        """Return the code to send; ``nonce`` is a random word of this call."""
         return self.snippet_format.format(nonce=nonce)
 
     def find_answer(self, result: object, nonce: str) -> re.Match[str] | None:
-        """Returns what the snippet printed, if it ran; ``result`` is the tool's JSON."""
+        """Return what the snippet printed, if it ran; ``result`` is the tool's JSON."""
         pattern = re.compile(self.answer_format.format(nonce=nonce))
         for text in strings_in(result):
             if match := pattern.search(text):
@@ -169,7 +169,7 @@ it would do with code.
 
 
 def budget_seconds(tool: str, wanted_seconds: float) -> float:
-    """Returns the part of a wanted time budget that the platform grants a tool, known or not."""
+    """Return the part of a wanted time budget that the platform grants a tool, known or not."""
     row = TOOLS.get(tool)
     return min(wanted_seconds, row.cap_seconds if row else CAP_SECONDS)
 
@@ -225,7 +225,7 @@ class SandboxTools:
         *,
         retry: bool = True,
     ) -> object:
-        """Calls a tool with its own parameters; returns its own JSON result.
+        """Call a tool with its own parameters; return its own JSON result.
 
         Parameters
         ----------
@@ -253,7 +253,7 @@ class SandboxTools:
     async def run(
         self, tool: str, code: str, timeout_seconds: float, *, retry: bool = True
     ) -> object:
-        """Runs code through a tool; returns the tool's own JSON result.
+        """Run code through a tool; return the tool's own JSON result.
 
         Where the tool refuses the code unread, a probe in its own language looks for the field that
         it takes code in, and the code is sent again. A tool whose language is not known is not
@@ -284,7 +284,7 @@ class SandboxTools:
         return await self.call(tool, {name: code}, timeout_seconds, retry=retry)
 
     async def probe(self, tool: str) -> Probe:
-        """Runs a harmless snippet to find the field that works and the Python that answers.
+        """Run a harmless snippet to find the field that works and the Python that answers.
 
         Parameters
         ----------
@@ -310,7 +310,7 @@ class SandboxTools:
     async def _find_field(
         self, tool: str, language: Language, refusal: BadRequestError | None = None
     ) -> re.Match[str]:
-        """Finds the field that the tool takes code in; returns what the snippet printed."""
+        """Find the field that the tool takes code in; return what the snippet printed."""
         refused: list[str] = []
         # The setting's field first, so that a tool that works as configured gets one call.
         for name in dict.fromkeys((self._code_field(tool), *language.fields)):

@@ -69,7 +69,7 @@ class SandboxesHandler(IvyHandler):
     @web.authenticated
     @authorized
     async def get(self) -> None:
-        """Sends all sandboxes in use; with ``?fresh=1``, a user's reload, newly polled."""
+        """Send all sandboxes in use; with ``?fresh=1``, a user's reload, newly polled."""
         await self.registry.update(fresh=self.get_query_argument("fresh", "") == "1")
         self.answer(self.registry.to_json())
 
@@ -80,7 +80,7 @@ class SandboxHandler(IvyHandler):
     @web.authenticated
     @authorized
     async def get(self, sandbox_id: str) -> None:
-        """Sends one of them."""
+        """Send one of them."""
         await self.registry.update()
         self.answer(self.registry.sandbox_json(sandbox_id))
 
@@ -103,7 +103,7 @@ class NothingHandler(IvyHandler):
 
     @web.authenticated
     def get(self) -> None:
-        """Answers 404 in the one shape of errors."""
+        """Answer 404 in the one shape of errors."""
         raise web.HTTPError(404)
 
     head = post = put = patch = delete = get
@@ -123,7 +123,7 @@ class EventsHandler(IvyHandler):
     @web.authenticated
     @authorized
     async def get(self) -> None:
-        """Sends the event stream. A slow reader misses events that newer ones have replaced."""
+        """Send the event stream. A slow reader misses events that newer ones have replaced."""
         self.set_header("Content-Type", "text/event-stream")
         self.set_header("Cache-Control", "no-cache")
         self.set_header("X-Accel-Buffering", "no")  # else nginx would collect the events

@@ -62,7 +62,7 @@ class UnknownSandboxError(HTTPError):
 def error_response(
     error: BaseException | None, status_code: int = 500
 ) -> tuple[int, dict[str, Any]]:
-    """Returns the HTTP status and the JSON body for an error.
+    """Return the HTTP status and the JSON body for an error.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def _body(kind: str, message: str) -> dict[str, Any]:
 
 
 def _kind(status_code: int) -> str:
-    """Returns the name of a status, for example ``MethodNotAllowed``."""
+    """Return the name of a status, for example ``MethodNotAllowed``."""
     try:
         phrase = HTTPStatus(status_code).phrase
     except ValueError:

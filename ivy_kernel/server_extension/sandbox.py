@@ -58,7 +58,7 @@ class SandboxEntry:
     # Status -------------------------------------------------------------------------------------
 
     async def retarget(self, target: SandboxTarget) -> None:
-        """Takes over a new target for the same sandbox, after the settings have changed."""
+        """Take over a new target for the same sandbox, after the settings have changed."""
         before, now = self._lifecycle, target.lifecycle
         self._target = target
         if now is None:
@@ -73,19 +73,19 @@ class SandboxEntry:
         self._lifecycle = now
 
     def watch(self) -> None:
-        """Starts watching the status, so that it is polled; harmless when repeated."""
+        """Start watching the status, so that it is polled; harmless when repeated."""
         if self._lifecycle is not None and (self._watch is None or self._watch.closed):
             self._watch = self._lifecycle.monitor().watch(self._on_reading)
             self._watched_since = monotonic_seconds()
 
     def unwatch(self) -> None:
-        """Stops watching the status."""
+        """Stop watching the status."""
         if self._watch is not None:
             self._watch.close()
             self._watch = None
 
     def refresh_soon(self) -> bool:
-        """Polls soon, because something may have changed without our doing.
+        """Poll soon, because something may have changed without our doing.
 
         Returns whether a refresh was requested; ``False`` if the last one was too recent.
         """
@@ -146,7 +146,7 @@ class SandboxEntry:
                 await asyncio.wait_for(refresh, FIRST_READING_SECONDS)
 
     def to_json(self, attachments: list[Json], *, default: bool) -> Json:
-        """Returns the sandbox as the front end receives it."""
+        """Return the sandbox as the front end receives it."""
         target, lifecycle = self._target, self._lifecycle
         status = self._status_json()
         missing = target.missing
@@ -183,7 +183,7 @@ class SandboxEntry:
     # Actions ------------------------------------------------------------------------------------
 
     async def act(self, action: Action) -> None:
-        """Acts on the sandbox, or joins the same action if it is under way.
+        """Act on the sandbox, or joins the same action if it is under way.
 
         The action goes on to its end even if the caller is cancelled: a tab that is closed must not
         break it off for the others.
@@ -236,7 +236,7 @@ class SandboxEntry:
             await asyncio.wait_for(monitor.refresh(), ACTION_READING_SECONDS)
 
     async def aclose(self) -> None:
-        """Closes monitor and connections; the sandbox lives on."""
+        """Close monitor and connections; the sandbox lives on."""
         self.unwatch()
         self._has_reading.clear()
         for task in list(self._acting.values()):

@@ -41,20 +41,20 @@ class Listener:
         self.ended = False
 
     def notify(self) -> None:
-        """Sets the flag: something has changed."""
+        """Set the flag: something has changed."""
         self._news.set()
 
     def mark_seen(self) -> None:
-        """Clears the flag: all changes until now are being sent."""
+        """Clear the flag: all changes until now are being sent."""
         self._news.clear()
 
     def end(self) -> None:
-        """Ends the stream: there will be no more changes."""
+        """End the stream: there will be no more changes."""
         self.ended = True
         self._news.set()
 
     async def wait(self, limit_seconds: float) -> bool:
-        """Waits for a change; ``False`` when there is none within the limit, or after the end."""
+        """Wait for a change; ``False`` when there is none within the limit, or after the end."""
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._news.wait(), limit_seconds)
         return self._news.is_set() and not self.ended
@@ -94,7 +94,7 @@ class SandboxRegistry:
 
     @contextmanager
     def listen(self) -> Iterator[Listener]:
-        """Adds a viewer for the time of the ``with`` block."""
+        """Add a viewer for the time of the ``with`` block."""
         listener = Listener()
         if self.closed:
             listener.end()
@@ -106,7 +106,7 @@ class SandboxRegistry:
             self._listeners.discard(listener)
 
     async def update(self, *, fresh: bool = False) -> None:
-        """Brings everything up to date, as far as the platform answers in time.
+        """Bring everything up to date, as far as the platform answers in time.
 
         Parameters
         ----------
@@ -119,12 +119,12 @@ class SandboxRegistry:
         await asyncio.gather(*(entry.update(fresh=fresh) for entry in list(self._entries.values())))
 
     def to_json(self) -> Json:
-        """Returns all sandboxes as they are known now, the default one first."""
+        """Return all sandboxes as they are known now, the default one first."""
         others = sorted(key for key in self._entries if key != self._default_id)
         return {"sandboxes": [self.sandbox_json(key) for key in (self._default_id, *others)]}
 
     def sandbox_json(self, sandbox_id: str) -> Json:
-        """Returns one sandbox as it is known now.
+        """Return one sandbox as it is known now.
 
         Raises
         ------
@@ -136,7 +136,7 @@ class SandboxRegistry:
         )
 
     async def act(self, sandbox_id: str, action: Action) -> None:
-        """Performs an action on a sandbox.
+        """Perform an action on a sandbox.
 
         Raises
         ------
@@ -151,7 +151,7 @@ class SandboxRegistry:
         await self._find(sandbox_id).act(action)
 
     async def aclose(self) -> None:
-        """Ends listeners, monitors and connections. The sandboxes live on."""
+        """End listeners, monitors and connections. The sandboxes live on."""
         self.closed = True
         for listener in list(self._listeners):
             listener.end()
@@ -199,7 +199,7 @@ class SandboxRegistry:
                 entry.unwatch()
 
     async def _scan(self) -> None:
-        """Applies what has changed on this machine."""
+        """Apply what has changed on this machine."""
         # Requests scan too, beside the task: two scans at once would make the same entry twice.
         async with self._lock:
             if self.closed:
@@ -250,7 +250,7 @@ class SandboxRegistry:
     def _refresh_after_activity(
         self, registered: tuple[KernelEntry, ...], kernels: Mapping[str, AttachedKernel]
     ) -> None:
-        """Refreshes settled sandboxes whose kernel was active: a cell may have started them."""
+        """Refresh settled sandboxes whose kernel was active: a cell may have started them."""
         earlier = self._activity
         self._activity = {
             kernel.kernel_id: kernels[kernel.kernel_id].last_activity for kernel in registered
@@ -267,7 +267,7 @@ class SandboxRegistry:
 def _attachments(
     registered: tuple[KernelEntry, ...], kernels: Mapping[str, AttachedKernel]
 ) -> dict[str, list[Json]]:
-    """Returns sandbox id → the kernels attached to it, a row for each of their notebooks."""
+    """Return sandbox id → the kernels attached to it, a row for each of their notebooks."""
     found: dict[str, list[Json]] = {}
     for kernel in registered:
         paths: tuple[str | None, ...] = kernels[kernel.kernel_id].notebook_paths or (None,)

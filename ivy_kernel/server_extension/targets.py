@@ -43,7 +43,7 @@ KernelLookup = Callable[[], Awaitable[Mapping[str, AttachedKernel]]]
 
 
 def kernel_lookup(server: ServerApp) -> KernelLookup:
-    """Returns a function that looks up the kernels of a server."""
+    """Return a function that looks up the kernels of a server."""
 
     async def look() -> Mapping[str, AttachedKernel]:
         paths: dict[str, list[str]] = {}
@@ -118,14 +118,14 @@ class TargetResolver:
         self._local = LiveSettings(arguments={"api_url": LOCAL}, flags=flags)
 
     def settings_fingerprint(self) -> object:
-        """Returns a value that is equal as long as the settings are."""
+        """Return a value that is equal as long as the settings are."""
         try:
             return self._live.current()
         except SettingError as exc:
             return str(exc)  # so that a repair, or another mistake, is a change too
 
     def default_target(self, known_id: str) -> SandboxTarget:
-        """Returns the sandbox that the settings name.
+        """Return the sandbox that the settings name.
 
         Parameters
         ----------
@@ -149,7 +149,7 @@ class TargetResolver:
             return SandboxTarget(known_id, "Sandbox", "", local=False, missing=str(exc))
 
     def kernel_target(self, entry: KernelEntry) -> SandboxTarget:
-        """Returns the sandbox of a kernel."""
+        """Return the sandbox of a kernel."""
         try:
             settings = self._live.current()
             missing = _other_address(entry, settings)
@@ -174,7 +174,7 @@ class TargetResolver:
 
 
 def sandbox_id_of(api_url: str, chat_id: str) -> str:
-    """Returns the opaque id of a sandbox: the same in every process, and no address in it."""
+    """Return the opaque id of a sandbox: the same in every process, and no address in it."""
     # Hashed for use in URLs: a chat id may hold any character. JSON keeps the two parts apart.
     text = json.dumps([api_url, chat_id])
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:20]
@@ -197,7 +197,7 @@ def _has_account(settings: Ivy) -> bool:
 
 
 def _other_address(entry: KernelEntry, settings: Ivy) -> str | None:
-    """Returns why our key must not be used for a kernel's sandbox; ``None`` when it may."""
+    """Return why our key must not be used for a kernel's sandbox; ``None`` when it may."""
     # An entry names any address; a key must go only to the one that it was given for.
     mine = LOCAL if settings.is_local else settings.api_url
     if entry.api_url in (LOCAL, mine):

@@ -20,7 +20,7 @@ _DEADLINES: tuple[tuple[Deadline, str], ...] = (
 
 
 def duration_words(seconds: float | None) -> str:
-    """Returns a duration in words, for example ``4 min 05 s``."""
+    """Return a duration in words, for example ``4 min 05 s``."""
     if seconds is None:
         return "unknown"
     whole = round(seconds)
@@ -34,7 +34,7 @@ def duration_words(seconds: float | None) -> str:
 
 
 def status_lines(lifecycle: Lifecycle, status: SandboxStatus, now: float) -> list[str]:
-    """Describes a sandbox, a line for each fact."""
+    """Describe a sandbox, a line for each fact."""
     state = status.effective_state(now)
     word = f" ({one_line(status.raw_state)})" if state == "unknown" and status.raw_state else ""
     lines = [f"sandbox: {lifecycle.name}", f"state: {state}{word}"]
@@ -58,7 +58,7 @@ def status_lines(lifecycle: Lifecycle, status: SandboxStatus, now: float) -> lis
 
 
 def route_lines(facts: Json) -> list[str]:
-    """Describes the route to the sandbox, from `Session.describe`; ``doctor`` tells more."""
+    """Describe the route to the sandbox, from `Session.describe`; ``doctor`` tells more."""
     launched = f", {facts['launch_method']}" if facts.get("launch_method") else ""
     lines = [f"route: {facts.get('route', 'none yet')}{launched}"]
     where = [
@@ -77,7 +77,7 @@ def route_lines(facts: Json) -> list[str]:
 
 
 def warnings(status: SandboxStatus, now: float) -> list[str]:
-    """Returns a sentence for each near deadline: what happens, when, and what to do.
+    """Return a sentence for each near deadline: what happens, when, and what to do.
 
     A sandbox that always hibernates a few minutes after its last cell would be near it all its
     life; so the early warning is for a hibernation that was further away after the last activity.
@@ -106,7 +106,7 @@ def warnings(status: SandboxStatus, now: float) -> list[str]:
 
 
 def event_sentence(event: Event) -> str | None:
-    """Returns what a running cell shows for an event of the agent route; ``None``: nothing."""
+    """Return what a running cell shows for an event of the agent route; ``None``: nothing."""
     if isinstance(event, OutputDropped):
         return (
             f"{event.message_count} messages of output ({event.size_bytes:,} bytes) were dropped "
@@ -123,7 +123,7 @@ def event_sentence(event: Event) -> str | None:
 
 
 def settings_table(settings: Ivy) -> str:
-    """Lists every setting: name, value and source. Keys are shown as set or not set only."""
+    """List every setting: name, value and source. Keys are shown as set or not set only."""
     rows = []
     for name in setting_names():
         value = getattr(settings, name)

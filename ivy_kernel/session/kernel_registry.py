@@ -60,13 +60,13 @@ class KernelEntry:
 
 
 def registry_directory() -> Path:
-    """Returns the directory of the entries."""
+    """Return the directory of the entries."""
     # The name stays: a Jupyter server and its kernels may run different versions of this package.
     return Path(jupyter_runtime_dir()) / "ivy-uses"
 
 
 def kernel_id_of(connection_file: str) -> str:
-    """Returns the id that a Jupyter server gave the kernel with this connection file."""
+    """Return the id that a Jupyter server gave the kernel with this connection file."""
     return Path(connection_file).stem.removeprefix("kernel-")
 
 
@@ -86,7 +86,7 @@ class KernelRegistration:
         self._written: KernelEntry | None = None
 
     def register(self, *, api_url: str, chat_id: str, campaign_id: str = "") -> None:
-        """Writes which sandbox is used from now on; never raises.
+        """Write which sandbox is used from now on; never raises.
 
         Without its entry a kernel is only missing in the panel.
         """
@@ -112,7 +112,7 @@ class KernelRegistration:
             self._written = entry
 
     def unregister(self) -> None:
-        """Removes the entry. Harmless when repeated; never raises."""
+        """Remove the entry. Harmless when repeated; never raises."""
         written, self._written = self._written, None
         # A process forked from ours runs this at its exit too, and must leave our entry alone.
         if written is not None and self._path is not None and written.process_id == os.getpid():
@@ -129,7 +129,7 @@ class RegistryReader:
         self._entries: dict[Path, KernelEntry] = {}
 
     def current(self) -> tuple[KernelEntry, ...]:
-        """Returns the present entries, in a stable order."""
+        """Return the present entries, in a stable order."""
         directory = registry_directory()
         try:
             status = directory.lstat()
@@ -159,7 +159,7 @@ def _names(directory: Path) -> list[Path]:
 
 
 def _read(path: Path) -> KernelEntry | None:
-    """Reads one entry; ``None`` when the file is not an entry of ours."""
+    """Read one entry; ``None`` when the file is not an entry of ours."""
     try:
         entry = KernelEntry(**private_file.read_json(path, limit_bytes=ENTRY_LIMIT_BYTES))
     except (OSError, ValueError, TypeError):

@@ -114,7 +114,7 @@ class Lifecycle:
         }
 
     def monitor(self) -> Monitor:
-        """Returns the one monitor of this sandbox in this process, for any number of watchers.
+        """Return the one monitor of this sandbox in this process, for any number of watchers.
 
         To be called on the event loop that the monitor shall live on.
         """
@@ -130,14 +130,14 @@ class Lifecycle:
         return self._monitor
 
     async def client(self) -> IvyClient:
-        """Returns the platform's client; connects when there is none."""
+        """Return the platform's client; connects when there is none."""
         async with self._connecting:  # two callers at once must not connect twice
             if self._client is None:
                 self._client = await self._connect()
             return self._client
 
     async def aclose(self) -> None:
-        """Closes the clients; the next call makes new ones."""
+        """Close the clients; the next call makes new ones."""
         client, self._client = self._client, None
         recoup, self._recoup = self._recoup, None
         if client is not None:
@@ -146,7 +146,7 @@ class Lifecycle:
             await recoup.aclose()
 
     async def drop_connections(self) -> None:
-        """Closes the connections but keeps the Ivy client; the next request opens new ones."""
+        """Close the connections but keeps the Ivy client; the next request opens new ones."""
         if self._client is not None:
             await self._client.connection.aclose()
         recoup, self._recoup = self._recoup, None
@@ -154,7 +154,7 @@ class Lifecycle:
             await recoup.aclose()
 
     async def status(self, *, retry: bool = True) -> SandboxStatus:
-        """Reads the status of the sandbox. Source: ``GET /v1/sandbox/{chatId}/status``.
+        """Read the status of the sandbox. Source: ``GET /v1/sandbox/{chatId}/status``.
 
         Parameters
         ----------
@@ -172,7 +172,7 @@ class Lifecycle:
         return self._share(parse_ivy_status(answer.body, _timing(answer)))
 
     async def read_status(self) -> SandboxStatus:
-        """Reads the status once for the monitor: Recoup's where that is set up, else Ivy's.
+        """Read the status once for the monitor: Recoup's where that is set up, else Ivy's.
 
         Reading starts nothing: without its server, the local sandbox is not there.
         """
@@ -201,7 +201,7 @@ class Lifecycle:
         return parse_recoup_status(answer.body, _timing(answer))
 
     def _share(self, status: SandboxStatus) -> SandboxStatus:
-        """Passes on to the monitor a status that another request has brought."""
+        """Pass on to the monitor a status that another request has brought."""
         if self._monitor is not None and not self._monitor.closed:
             # Ivy's status has no deadlines: beside Recoup's it would make them come and go.
             if self._connect_recoup is None:
@@ -211,12 +211,12 @@ class Lifecycle:
         return status
 
     def refresh_soon(self) -> None:
-        """Makes the monitor poll as soon as it may, because something may have changed."""
+        """Make the monitor poll as soon as it may, because something may have changed."""
         if self._monitor is not None and not self._monitor.closed:
             self._monitor.refresh_soon()
 
     async def create(self) -> SandboxStatus:
-        """Starts the sandbox, or joins a start under way. Source: ``POST /v1/sandbox/create``.
+        """Start the sandbox, or joins a start under way. Source: ``POST /v1/sandbox/create``.
 
         Raises
         ------
@@ -236,7 +236,7 @@ class Lifecycle:
         return self._share(parse_ivy_create(answer.body, answer.status_code, _timing(answer)))
 
     async def wait_until_ready(self, on_progress: Progress | None = None) -> SandboxStatus:
-        """Waits for a sandbox that starts.
+        """Wait for a sandbox that starts.
 
         Returns the first status that is neither starting nor otherwise changing: ``active``, or an
         end state that the caller must judge.
@@ -284,7 +284,7 @@ class Lifecycle:
             await asyncio.sleep(pause)
 
     async def terminate(self) -> None:
-        """Shuts the sandbox down. Source: ``POST /v1/sandbox/{chatId}/terminate``.
+        """Shut the sandbox down. Source: ``POST /v1/sandbox/{chatId}/terminate``.
 
         A sandbox that is not there counts as terminated. Processes and variables are lost; asking
         the user first is up to the caller.
@@ -300,7 +300,7 @@ class Lifecycle:
 
 
 def failed_error(name: str, status: SandboxStatus) -> SandboxFailedError:
-    """Returns the error for a sandbox that failed."""
+    """Return the error for a sandbox that failed."""
     reason = (status.error or "the platform gave no reason").rstrip(".")
     return SandboxFailedError(
         f"{name} failed to start: {reason}. Run %ivy create to try again, or look at the chat on "
@@ -309,7 +309,7 @@ def failed_error(name: str, status: SandboxStatus) -> SandboxFailedError:
 
 
 def _no_sandbox() -> SandboxStatus:
-    """Returns the status of a local sandbox whose server does not run."""
+    """Return the status of a local sandbox whose server does not run."""
     now = monotonic_seconds()
     return SandboxStatus(
         state="none", dialect="ivy", received_monotonic=now, described_monotonic=now

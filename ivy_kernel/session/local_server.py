@@ -58,17 +58,17 @@ class LocalServer:
 
 
 def runtime_file() -> Path:
-    """Returns the path of the private file that names the server's URL, token and process."""
+    """Return the path of the private file that names the server's URL, token and process."""
     return Path(jupyter_runtime_dir()) / "ivy-local-sandbox.json"
 
 
 def data_directory() -> Path:
-    """Returns the directory of the local sandboxes' files."""
+    """Return the directory of the local sandboxes' files."""
     return Path(jupyter_data_dir()) / "ivy" / "local-sandboxes"
 
 
 def find() -> LocalServer | None:
-    """Returns the server that runs for this user, if any."""
+    """Return the server that runs for this user, if any."""
     for process in _started:
         process.poll()  # reaps one that ended, so that its id is not taken for a living one
     try:
@@ -91,7 +91,7 @@ def _is_server(process_id: int) -> bool:
 
 
 def server_command(*, idle_exit_seconds: float) -> list[str]:
-    """Returns the arguments for Python that run the server so that `find` finds it."""
+    """Return the arguments for Python that run the server so that `find` finds it."""
     return [
         *("-m", SERVER_MODULE),
         *("--runtime-file", str(runtime_file())),
@@ -101,12 +101,12 @@ def server_command(*, idle_exit_seconds: float) -> list[str]:
 
 
 def server_environment() -> dict[str, str]:
-    """Returns the environment of the server: ours without keys."""
+    """Return the environment of the server: ours without keys."""
     return {k: v for k, v in os.environ.items() if not k.startswith(_NOT_PASSED_ON)}
 
 
 async def find_or_start(*, idle_exit_seconds: float) -> LocalServer:
-    """Returns the server that runs for this user; starts it if there is none.
+    """Return the server that runs for this user; start it if there is none.
 
     Parameters
     ----------
@@ -133,7 +133,7 @@ async def find_or_start(*, idle_exit_seconds: float) -> LocalServer:
 
 
 async def _acquire(descriptor: int, deadline: float) -> None:
-    """Takes the lock that allows one start at a time; freed when its file is closed."""
+    """Take the lock that allows one start at a time; freed when its file is closed."""
     # Polled: a flock that blocks would hold up the event loop, and could not be cancelled.
     while True:
         with suppress(BlockingIOError):
@@ -178,7 +178,7 @@ async def _start(path: Path, idle_exit_seconds: float, deadline: float) -> Local
 
 
 def stop() -> bool:
-    """Ends the server that runs for this user; returns whether there was one."""
+    """End the server that runs for this user; return whether there was one."""
     found = find()
     if found is None:
         return False

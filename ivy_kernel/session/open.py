@@ -31,12 +31,12 @@ from ivy_kernel.settings.settings import LOCAL_CHAT_ID, Ivy, missing_sentence
 
 
 def session_ids_file() -> Path:
-    """Returns the path of the file that keeps the generated ids."""
+    """Return the path of the file that keeps the generated ids."""
     return Path(jupyter_data_dir()) / "ivy" / "session-ids.json"
 
 
 def session_id_for(chat_id: str) -> str:
-    """Returns the kept session id of a chat; generates it when there is none.
+    """Return the kept session id of a chat; generates it when there is none.
 
     A file that cannot be read or written costs nothing but that the id is not kept.
     """
@@ -83,7 +83,7 @@ LOCAL_AGENT = AgentOptions(idle_lifetime_seconds=7 * 24 * 3600.0)
 def open_lifecycle(
     live: LiveSettings, *, chat_id: str | None = None, campaign_id: str | None = None
 ) -> Lifecycle:
-    """Returns the lifecycle of the sandbox that the settings name. Sends no request yet.
+    """Return the lifecycle of the sandbox that the settings name. Sends no request yet.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ def open_session(
     on_background: Sink | None = None,
     on_event: Callable[[Event], None] | None = None,
 ) -> Session:
-    """Returns a session on the sandbox that the settings name. Sends no request yet.
+    """Return a session on the sandbox that the settings name. Sends no request yet.
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ def code_fields(settings: Ivy) -> dict[str, str]:
 
 
 def identity(settings: Ivy) -> tuple[object, ...]:
-    """Returns the settings that a session depends on: when one changes, a new session is needed.
+    """Return the settings that a session depends on: when one changes, a new session is needed.
 
     Keys are not among them: the client asks for the key of the moment at each request.
     """
@@ -182,7 +182,7 @@ def identity(settings: Ivy) -> tuple[object, ...]:
 
 
 def _key_fingerprint(live: LiveSettings) -> object:
-    """Returns a value that changes when a key or an address does; a hash keeps no key."""
+    """Return a value that changes when a key or an address does; a hash keeps no key."""
     settings = live.current()
     return hash((settings.api_key, settings.api_url, settings.recoup_api_key))
 
@@ -200,7 +200,7 @@ def _connector(live: LiveSettings) -> Callable[[], Awaitable[IvyClient]]:
 
 
 def _recoup_connector(live: LiveSettings) -> Callable[[], Awaitable[RecoupClient]]:
-    """Returns what makes Recoup's client; without an account there, the local sandbox serves it."""
+    """Return what makes Recoup's client; without an account there, the local sandbox serves it."""
 
     async def connect() -> RecoupClient:
         settings = live.current()
@@ -216,7 +216,7 @@ def _recoup_connector(live: LiveSettings) -> Callable[[], Awaitable[RecoupClient
 
 
 async def _address(live: LiveSettings) -> tuple[str, Callable[[], str]]:
-    """Returns the address of the Ivy API, and what gives its key."""
+    """Return the address of the Ivy API, and what gives its key."""
     # Called again for each connection: an embedded server that was started anew has another port
     # and another token.
     settings = live.current()

@@ -12,7 +12,7 @@ from typing import Any
 
 
 def write_json(path: Path, value: object, *, indent: int | None = None) -> None:
-    """Writes a file with mode 0600, whole or not at all.
+    """Write a file with mode 0600, whole or not at all.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ def write_json(path: Path, value: object, *, indent: int | None = None) -> None:
 
 
 def read_json(path: Path, *, limit_bytes: int | None = None) -> Any:
-    """Reads a file that no other user could have read or written.
+    """Read a file that no other user could have read or written.
 
     Parameters
     ----------

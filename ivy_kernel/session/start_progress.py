@@ -34,7 +34,7 @@ class StartProgress:
         self._start = monotonic_seconds()
 
     def show(self, status: SandboxStatus) -> None:
-        """Shows the progress of the start."""
+        """Show the progress of the start."""
         now = monotonic_seconds()
         eta = status.eta_remaining_seconds(now)
         elapsed = now - self._start
@@ -55,7 +55,7 @@ class StartProgress:
         self._shown = True
 
     def clear(self) -> None:
-        """Removes the display."""
+        """Remove the display."""
         if self._shown:
             # clear_output empties all outputs of a cell; the display id lets a sink empty only
             # this one (`blanked`), when the cell has shown something beside it.
@@ -65,7 +65,7 @@ class StartProgress:
 
 
 def blanked(clearing: Message) -> Message:
-    """Turns a progress's ``clear_output`` into an update that empties its display only."""
+    """Turn a progress's ``clear_output`` into an update that empties its display only."""
     content = {
         "data": {"text/plain": "", "text/html": ""},
         "metadata": {},

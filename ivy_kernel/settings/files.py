@@ -17,7 +17,7 @@ BASENAME = "jupyter_ivy_config"
 
 
 def config_file_names(config_path: list[str] | None = None) -> list[Path]:
-    """Returns the files that are read if they exist, best first (``.json`` beats ``.py``)."""
+    """Return the files that are read if they exist, best first (``.json`` beats ``.py``)."""
     if config_path is None:
         return _standard_names(tuple(os.environ.get(name) for name in _WHERE))
     return _names(config_path)
@@ -46,7 +46,7 @@ def _names(directories: list[str]) -> list[Path]:
 
 
 def read_config_files(config_path: list[str] | None = None) -> list[tuple[Path, Config]]:
-    """Returns the config files that exist, best first.
+    """Return the config files that exist, best first.
 
     Raises
     ------
@@ -74,7 +74,7 @@ def read_config_files(config_path: list[str] | None = None) -> list[tuple[Path, 
 
 
 def _line_in(path: Path, exc: BaseException) -> int:
-    """Returns the line of a Python config file at which it failed; 0 when it is not known."""
+    """Return the line of a Python config file at which it failed; 0 when it is not known."""
     lines = [
         line for frame, line in walk_tb(exc.__traceback__) if frame.f_code.co_filename == str(path)
     ]

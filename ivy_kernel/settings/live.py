@@ -47,7 +47,7 @@ class LiveSettings:
         self._seen: tuple[list[_FileState], int] = ([], 0)
 
     def current(self) -> Ivy:
-        """Returns the settings of the moment.
+        """Return the settings of the moment.
 
         Raises
         ------
@@ -63,14 +63,14 @@ class LiveSettings:
         return self._settings
 
     def reload(self) -> Ivy:
-        """Reads all settings again, whether or not a change can be seen from outside."""
+        """Read all settings again, whether or not a change can be seen from outside."""
         self._settings = None
         return self.current()
 
     def attach(
         self, chat_id: str, *, campaign_id: str | None = None, session_id: str | None = None
     ) -> Callable[[], None]:
-        """Switches to another chat, whatever the files and the environment say.
+        """Switch to another chat, whatever the files and the environment say.
 
         Parameters
         ----------
@@ -112,12 +112,12 @@ class LiveSettings:
 
 
 def _environment_hash() -> int:
-    """Returns a number that changes when a variable of ours does; a hash keeps no key."""
+    """Return a number that changes when a variable of ours does; a hash keeps no key."""
     return hash(tuple(os.environ.get(name) for name in _VARIABLES))
 
 
 def _file_states() -> list[_FileState]:
-    """Returns the states of the config files that are there."""
+    """Return the states of the config files that are there."""
     states = []
     for path in config_file_names():
         try:

@@ -139,7 +139,7 @@ class Ivy(Configurable):
         return not self.api_key and self.sources["api_url"].kind == "default"
 
     def require(self, name: str) -> str:
-        """Returns the value of a text setting that an action cannot do without.
+        """Return the value of a text setting that an action cannot do without.
 
         Raises
         ------
@@ -153,7 +153,7 @@ class Ivy(Configurable):
 
 
 def missing_sentence(name: str) -> str:
-    """Returns the sentence for a missing setting: where it was looked for, and the fix."""
+    """Return the sentence for a missing setting: where it was looked for, and the fix."""
     return (
         f"The setting {name} has no value: neither the environment variable "
         f"{environment_name(name)} nor Ivy.{name} in a jupyter_ivy_config file is set. "
@@ -163,18 +163,18 @@ def missing_sentence(name: str) -> str:
 
 
 def setting_names() -> list[str]:
-    """Returns the names of all settings, in the order in which they are documented."""
+    """Return the names of all settings, in the order in which they are documented."""
     own = Ivy.class_own_traits(config=True)
     return [name for name in vars(Ivy) if name in own]
 
 
 def environment_name(name: str) -> str:
-    """Returns the environment variable of a setting."""
+    """Return the environment variable of a setting."""
     return str(Ivy.class_traits()[name].metadata["env"])
 
 
 def is_secret(name: str) -> bool:
-    """Returns whether a setting's value must never be shown."""
+    """Return whether a setting's value must never be shown."""
     return bool(Ivy.class_traits()[name].metadata.get("secret"))
 
 
@@ -268,7 +268,7 @@ def _refuse(source: Source, layer: Mapping[str, Any], names: list[str]) -> None:
 
 
 def _checked(name: str, raw: object, source: Source) -> Any:
-    """Returns the value as the setting's type; the error names the value and its source."""
+    """Return the value as the setting's type; the error names the value and its source."""
     trait = Ivy.class_traits()[name]
     try:
         if isinstance(raw, DeferredConfig):
@@ -296,14 +296,14 @@ def _checked(name: str, raw: object, source: Source) -> Any:
 
 
 def _shown(raw: object) -> str:
-    """Returns a value as the user wrote it; flags come in types of traitlets' own."""
+    """Return a value as the user wrote it; flags come in types of traitlets' own."""
     if isinstance(raw, str):
         return repr(str(raw))
     return repr([str(each) for each in raw]) if isinstance(raw, list) else repr(raw)
 
 
 def _may_hold_a_key(raw: object) -> bool:
-    """Returns whether a value may be a key, or a URL with a password, in the wrong setting."""
+    """Return whether a value may be a key, or a URL with a password, in the wrong setting."""
     text = str(raw).lower()
     return "@" in text or "ivy_" in text or "eyj" in text
 

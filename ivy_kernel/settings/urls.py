@@ -10,7 +10,7 @@ LOCAL = "local"
 
 
 def is_loopback(host: str) -> bool:
-    """Returns whether a host name or address can only mean this machine."""
+    """Return whether a host name or address can only mean this machine."""
     if host == "localhost":
         return True
     try:
@@ -20,7 +20,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_url(url: str, *, allow_local: bool = False) -> str:
-    """Returns a base URL without its trailing slash.
+    """Return a base URL without its trailing slash.
 
     Raises
     ------

@@ -43,7 +43,7 @@ class Backoff:
     def pause_seconds(
         self, failures: int, random_unit: float, *, least_seconds: float = 0.0
     ) -> float:
-        """Returns the pause after so many failures in a row, without what a server asked for.
+        """Return the pause after so many failures in a row, without what a server asked for.
 
         Parameters
         ----------
@@ -60,6 +60,6 @@ class Backoff:
         return min(pause, self.longest_seconds) * (low + (high - low) * random_unit)
 
     def asked_seconds(self, error: BaseException) -> float | None:
-        """Returns the pause that the server asked for; ``None`` when it asked for none."""
+        """Return the pause that the server asked for; ``None`` when it asked for none."""
         asked = error.retry_after_seconds if isinstance(error, ApiError) else None
         return None if asked is None else min(asked, self.longest_asked_seconds)

@@ -25,7 +25,7 @@ _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 
 
 def parse_http_date(value: str | None) -> datetime | None:
-    """Parses an HTTP date, in UTC.
+    """Parse an HTTP date, in UTC.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def parse_http_date(value: str | None) -> datetime | None:
 
 
 def parse_retry_after(value: str | None, server_date: datetime | None) -> float | None:
-    """Returns the seconds that ``Retry-After`` asks us to wait.
+    """Return the seconds that ``Retry-After`` asks us to wait.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ _CLOCKS_THAT_COUNT_SLEEP = {"linux": "CLOCK_BOOTTIME", "darwin": "CLOCK_MONOTONI
 
 
 def choose_clock(platform: str) -> Callable[[], float]:
-    """Returns the monotonic clock of a platform that goes on while the machine sleeps.
+    """Return the monotonic clock of a platform that goes on while the machine sleeps.
 
     Parameters
     ----------

@@ -87,7 +87,7 @@ TEXT_LIMIT_CHARACTERS = 2_000
 
 
 def read_object(body: object, what: str) -> dict[str, Any]:
-    """Returns the JSON object in a body.
+    """Return the JSON object in a body.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ def _not_an_object(what: str, found: str) -> str:
 
 
 def read_text(value: object, limit_characters: int = TEXT_LIMIT_CHARACTERS) -> str | None:
-    """Returns a text that is not blank, cut beyond the limit."""
+    """Return a text that is not blank, cut beyond the limit."""
     if not isinstance(value, str):
         return None
     # Lone surrogates are legal in JSON escapes but could not be sent on as UTF-8.
@@ -142,17 +142,17 @@ def read_text(value: object, limit_characters: int = TEXT_LIMIT_CHARACTERS) -> s
 
 
 def read_word(value: object) -> str | None:
-    """Returns one of the API's own words, such as a state or a phase, as it is written there."""
+    """Return one of the API's own words, such as a state or a phase, as it is written there."""
     return read_text(value, WORD_LIMIT_CHARACTERS)
 
 
 def read_flag(value: object) -> bool | None:
-    """Returns a real true or false; nothing else counts as one."""
+    """Return a real true or false; nothing else counts as one."""
     return value if isinstance(value, bool) else None
 
 
 def read_number(value: object, low: float, high: float) -> float | None:
-    """Returns a number, or a string of digits, between the bounds, both included."""
+    """Return a number, or a string of digits, between the bounds, both included."""
     if isinstance(value, str) and _PLAIN_NUMBER.fullmatch(value.strip()):
         # Servers write 64-bit columns as strings, because JavaScript cannot hold them.
         value = float(value)
@@ -163,7 +163,7 @@ def read_number(value: object, low: float, high: float) -> float | None:
 
 
 def read_instant(value: object) -> datetime | None:
-    """Returns a moment between the years 2000 and 2200, in UTC.
+    """Return a moment between the years 2000 and 2200, in UTC.
 
     Parameters
     ----------
@@ -206,7 +206,7 @@ _EXPIRY_MARGIN = timedelta(seconds=10)
 
 
 def parse_recoup_status(body: object, timing: RequestTiming) -> SandboxStatus:
-    """Parses the answer of Recoup's status route.
+    """Parse the answer of Recoup's status route.
 
     Parameters
     ----------
@@ -252,7 +252,7 @@ def _has_expired(expires_at: datetime | None, server_time: datetime | None) -> b
 def _recoup_state(
     found: dict[str, Any], lifecycle: dict[str, Any], has_expired: bool
 ) -> tuple[State, str | None]:
-    """Returns the state, and the word of the API that decided it."""
+    """Return the state, and the word of the API that decided it."""
     runtime = read_word(found.get("status"))
     word = read_word(lifecycle.get("state"))
     if runtime not in (None, "active", "no_sandbox"):
@@ -284,7 +284,7 @@ _LONGEST_ETA_SECONDS = 7 * 24 * 3600.0
 
 
 def parse_ivy_status(body: object, timing: RequestTiming) -> SandboxStatus:
-    """Parses the answer of Ivy's status route.
+    """Parse the answer of Ivy's status route.
 
     Parameters
     ----------
@@ -304,7 +304,7 @@ def parse_ivy_status(body: object, timing: RequestTiming) -> SandboxStatus:
 
 
 def parse_ivy_create(body: object, http_status: int, timing: RequestTiming) -> SandboxStatus:
-    """Parses a successful answer of Ivy's create route.
+    """Parse a successful answer of Ivy's create route.
 
     Parameters
     ----------

@@ -132,17 +132,17 @@ class SandboxStatus:
         return max(0.0, self.received_monotonic - self.described_monotonic)
 
     def age_seconds(self, now_monotonic: float) -> float:
-        """Returns the seconds since the answer was received."""
+        """Return the seconds since the answer was received."""
         return max(0.0, now_monotonic - self.received_monotonic)
 
     def effective_state(self, now_monotonic: float) -> State:
-        """Returns the state now: an active sandbox whose expiry has passed is expired."""
+        """Return the state now: an active sandbox whose expiry has passed is expired."""
         if self.state == "active" and self.remaining_seconds("expiry", now_monotonic) == 0:
             return "expired"
         return self.state
 
     def until_seconds(self, deadline: Deadline, now_monotonic: float) -> float | None:
-        """Returns the seconds until a deadline, negative when it has passed.
+        """Return the seconds until a deadline, negative when it has passed.
 
         Returns
         -------
@@ -154,7 +154,7 @@ class SandboxStatus:
         return None if since is None else -since
 
     def remaining_seconds(self, deadline: Deadline, now_monotonic: float) -> float | None:
-        """Returns the seconds until a deadline, 0 when it has passed; for display.
+        """Return the seconds until a deadline, 0 when it has passed; for display.
 
         Returns
         -------
@@ -165,7 +165,7 @@ class SandboxStatus:
         return None if until is None else max(0.0, until)
 
     def eta_remaining_seconds(self, now_monotonic: float) -> float | None:
-        """Returns the estimated seconds until it is ready, 0 when the estimate has passed.
+        """Return the estimated seconds until it is ready, 0 when the estimate has passed.
 
         Returns
         -------
@@ -177,14 +177,14 @@ class SandboxStatus:
         return max(0.0, self.eta_seconds - self._elapsed_seconds(now_monotonic))
 
     def uptime_seconds(self, now_monotonic: float) -> float | None:
-        """Returns the seconds since creation; ``None`` unless it is up and both are known."""
+        """Return the seconds since creation; ``None`` unless it is up and both are known."""
         # A hibernating sandbox is still up; of any other, the creation is that of its last run.
         if self.effective_state(now_monotonic) not in ("active", "hibernating"):
             return None
         return _not_negative(self._since_seconds(self.created_at, now_monotonic))
 
     def idle_seconds(self, now_monotonic: float) -> float | None:
-        """Returns the seconds since the last activity; ``None`` when a moment is unknown."""
+        """Return the seconds since the last activity; ``None`` when a moment is unknown."""
         return _not_negative(self._since_seconds(self.last_activity_at, now_monotonic))
 
     def says_the_same_as(self, other: SandboxStatus, now_monotonic: float) -> bool:
@@ -218,7 +218,7 @@ class SandboxStatus:
         stale: bool = False,
         stale_reason: str | None = None,
     ) -> dict[str, Any]:
-        """Returns the canonical JSON of the status, for every part that shows it.
+        """Return the canonical JSON of the status, for every part that shows it.
 
         All durations are whole milliseconds from ``now_monotonic``; what does not apply in the
         state is ``None``.
@@ -329,13 +329,13 @@ class StatusReading:
     dialect: Dialect = "ivy"
 
     def good_age_seconds(self, now_monotonic: float) -> float:
-        """Returns the age of the status; infinite when there is none, or an error came later."""
+        """Return the age of the status; infinite when there is none, or an error came later."""
         if self.status is None or self.error is not None:
             return math.inf
         return self.status.age_seconds(now_monotonic)
 
     def stale_reason(self, now_monotonic: float) -> str | None:
-        """Returns a sentence that says why the status is stale; ``None`` when it is not."""
+        """Return a sentence that says why the status is stale; ``None`` when it is not."""
         if self.error is not None:
             return describe_error(self.error)
         if self.status is None:
@@ -346,7 +346,7 @@ class StatusReading:
         return None
 
     def to_json(self, now_monotonic: float) -> dict[str, Any]:
-        """Returns the canonical status JSON; before the first status its state is ``unknown``."""
+        """Return the canonical status JSON; before the first status its state is ``unknown``."""
         reason = self.stale_reason(now_monotonic)
         status = self.status or SandboxStatus(
             state="unknown",
@@ -370,7 +370,7 @@ class StatusReading:
 
 
 def describe_error(error: Exception) -> str:
-    """Returns one line for the user about an error.
+    """Return one line for the user about an error.
 
     Our own errors are written for users. The text of any other is not shown: it may quote
     addresses or headers.

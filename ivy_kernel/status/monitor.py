@@ -89,7 +89,7 @@ class Monitor:
         return self._closed or self.loop.is_closed()
 
     def watch(self, callback: Watcher) -> Watch:
-        """Registers a callback: it gets the present reading soon, if any, and each later news."""
+        """Register a callback: it gets the present reading soon, if any, and each later news."""
         self._require_open()
         watch = Watch(callback, self._leave)
         self._on_loop(self._add, watch)
@@ -98,7 +98,7 @@ class Monitor:
     # For code that acts on the sandbox ----------------------------------------------------------
 
     def refresh_soon(self) -> None:
-        """Polls as soon as it is allowed, and often for a few seconds.
+        """Poll as soon as it is allowed, and often for a few seconds.
 
         Called after every action of our own that may have changed the sandbox: create, terminate,
         a cell that failed for want of one, a changed key. A request in flight does not count,
@@ -107,7 +107,7 @@ class Monitor:
         self._on_loop(self._set_urgent)
 
     async def refresh(self, *, max_age_seconds: float = 0.0) -> StatusReading:
-        """Returns a reading that is newer than this call, with or without watchers.
+        """Return a reading that is newer than this call, with or without watchers.
 
         Parameters
         ----------
@@ -126,15 +126,15 @@ class Monitor:
         return await asyncio.wrap_future(elsewhere)
 
     def accept(self, status: SandboxStatus) -> None:
-        """Takes a status that came by another way, such as the answer to our own create."""
+        """Take a status that came by another way, such as the answer to our own create."""
         self._on_loop(self._accept, status)
 
     def hold_off(self, seconds: float) -> None:
-        """Stops polling for a while: another request got a ``Retry-After`` of so many seconds."""
+        """Stop polling for a while: another request got a ``Retry-After`` of so many seconds."""
         self._on_loop(self._hold, seconds)
 
     async def aclose(self) -> None:
-        """Closes it: no requests and no notifications any more. Harmless when repeated.
+        """Close it: no requests and no notifications any more. Harmless when repeated.
 
         To be awaited on the monitor's own loop.
         """
@@ -219,7 +219,7 @@ class Monitor:
                 self._poller.wake()
 
     def _release_held_off(self, now: float) -> None:
-        """Releases all refreshes while a ``Retry-After`` holds: it may last for minutes."""
+        """Release all refreshes while a ``Retry-After`` holds: it may last for minutes."""
         if self._schedule.is_held_off(now):
             self._release_refreshes()
 
@@ -294,7 +294,7 @@ _monitors_lock = threading.Lock()
 
 
 def monitor_for(key: Hashable, factory: Callable[[], Monitor]) -> Monitor:
-    """Returns the one monitor of a sandbox in this process.
+    """Return the one monitor of a sandbox in this process.
 
     Parameters
     ----------

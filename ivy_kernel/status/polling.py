@@ -42,7 +42,7 @@ class StatusRequest:
         """The latest request, which may still hang after it was abandoned."""
 
     async def send(self) -> SandboxStatus:
-        """Sends one request.
+        """Send one request.
 
         Raises
         ------
@@ -103,7 +103,7 @@ class KeyCheck:
         self._is_refused = False
 
     def fingerprint(self) -> object:
-        """Returns the fingerprint of the key used by the request being sent."""
+        """Return the fingerprint of the key used by the request being sent."""
         if self._key_fingerprint is None:
             return None
         try:
@@ -114,11 +114,11 @@ class KeyCheck:
             return self._sent  # counts as unchanged
 
     def answered(self) -> None:
-        """Notes that the API has given a status, so the key is accepted."""
+        """Note that the API has given a status, so the key is accepted."""
         self._is_refused = False
 
     def failed(self, error: Exception, sent: object) -> None:
-        """Notes that the request with this fingerprint has failed, perhaps because of its key."""
+        """Note that the request with this fingerprint has failed, perhaps because of its key."""
         self._is_refused = isinstance(error, PERMANENT_ERRORS)
         self._sent = sent
 
@@ -174,7 +174,7 @@ class StatusPoller:
         """The polling task; ``None`` while no request is wanted."""
 
     def wake(self) -> None:
-        """Recomputes when the next request is due; to be called on the loop."""
+        """Recompute when the next request is due; to be called on the loop."""
         self._woken.set()
         if self.task is None and self._due() is not None:
             self.task = asyncio.get_running_loop().create_task(self._run())
@@ -187,7 +187,7 @@ class StatusPoller:
             self.task = None
 
     async def _wait_until_due(self) -> bool:
-        """Waits for the next request; ``False`` when none is wanted any more."""
+        """Wait for the next request; ``False`` when none is wanted any more."""
         while (due := self._due()) is not None:
             wait_seconds = due - self._clock()
             if wait_seconds <= 0:
@@ -233,7 +233,7 @@ class Watch(AbstractContextManager["Watch"]):
         self.closed = False
 
     def close(self) -> None:
-        """Ends the watch; the callback is not called again. Harmless when repeated."""
+        """End the watch; the callback is not called again. Harmless when repeated."""
         # Set here and not on the loop, so that no call starts after it, from whatever thread.
         self.closed = True
         self._leave(self)
@@ -242,7 +242,7 @@ class Watch(AbstractContextManager["Watch"]):
         self.close()
 
     def notify(self, reading: StatusReading) -> None:
-        """Calls the callback, unless the watch is closed or the reading is the last one again."""
+        """Call the callback, unless the watch is closed or the reading is the last one again."""
         # A new watch gets the present reading soon after it was added, and a publish may be sooner.
         if self.closed or reading is self._last:
             return
@@ -272,15 +272,15 @@ class Watchers:
         return bool(self._watches)
 
     def add(self, watch: Watch) -> None:
-        """Adds one watch."""
+        """Add one watch."""
         self._watches[watch] = None
 
     def remove(self, watch: Watch) -> None:
-        """Removes one watch; harmless when it is not there."""
+        """Remove one watch; harmless when it is not there."""
         self._watches.pop(watch, None)
 
     def publish(self, reading: StatusReading, now_monotonic: float) -> None:
-        """Notifies all watchers of a reading, if it is news."""
+        """Notify all watchers of a reading, if it is news."""
         state = None if reading.status is None else reading.status.effective_state(now_monotonic)
         # The state is compared with the one that was published then, not with what the old reading
         # would say now: a sandbox that has expired between two answers is news.
@@ -293,7 +293,7 @@ class Watchers:
             watch.notify(reading)
 
     def end(self) -> None:
-        """Closes every watch."""
+        """Close every watch."""
         for watch in self._watches:
             watch.closed = True
         self._watches.clear()

@@ -80,7 +80,7 @@ class PollIntervals:
                 raise ValueError(f"{field.name} must be a positive number, not {value!r}")
 
     def after_answer(self, status: SandboxStatus, now_monotonic: float) -> float:
-        """Returns the seconds to wait after a good answer."""
+        """Return the seconds to wait after a good answer."""
         if status.uncertainty_seconds > self.uncertain_seconds:
             return self.least_gap_seconds
         if status.state in CHANGING_STATES:
@@ -100,7 +100,7 @@ class PollIntervals:
         return delay
 
     def after_error(self, error: Exception, failures: int, random: Callable[[], float]) -> float:
-        """Returns the seconds to wait after an error.
+        """Return the seconds to wait after an error.
 
         Parameters
         ----------
@@ -125,7 +125,7 @@ class PollIntervals:
         return max(delay, self.least_gap_seconds)
 
     def retry_after_seconds(self, error: Exception) -> float | None:
-        """Returns the capped ``Retry-After`` of an error; ``None`` if it carries none."""
+        """Return the capped ``Retry-After`` of an error; ``None`` if it carries none."""
         asked = self._backoff.asked_seconds(error)
         if asked is None or not asked > 0:  # "not >" also rejects a NaN
             return None
@@ -162,7 +162,7 @@ class StatusSchedule:
         self._held_until = -math.inf
 
     def due(self, *, is_awaited: bool) -> float:
-        """Returns the moment of the next request, on the same clock as all moments passed in.
+        """Return the moment of the next request, on the same clock as all moments passed in.
 
         Parameters
         ----------
@@ -180,29 +180,29 @@ class StatusSchedule:
         return self._held_until > now
 
     def poll_soon(self) -> None:
-        """Makes the next request due as soon as the gap allows."""
+        """Make the next request due as soon as the gap allows."""
         self._is_urgent = True
 
     def poll_often(self, now: float) -> None:
-        """Shortens the interval for a while, after an action that may have changed the sandbox."""
+        """Shorten the interval for a while, after an action that may have changed the sandbox."""
         self._often_until = now + self._intervals.after_change_seconds
 
     def hold_off(self, seconds: float, now: float) -> None:
-        """Forbids requests for so long, as ``Retry-After`` asked; nothing cuts that short."""
+        """Forbid requests for so long, as ``Retry-After`` asked; nothing cuts that short."""
         if seconds > 0:  # false for a NaN too
             seconds = min(seconds, self._intervals.longest_retry_after_seconds)
             self._held_until = max(self._held_until, now + seconds)
 
     def began(self) -> None:
-        """Notes that a request is being sent: it answers all that was urgent until now."""
+        """Note that a request is being sent: it answers all that was urgent until now."""
         self._is_urgent = False
 
     def ended(self, now: float) -> None:
-        """Notes the end of the request, with whatever result: the gap counts from here."""
+        """Note the end of the request, with whatever result: the gap counts from here."""
         self._ended = now
 
     def answered(self, status: SandboxStatus, now: float) -> float:
-        """Plans the next request after a good answer, and returns the seconds until then."""
+        """Plan the next request after a good answer, and return the seconds until then."""
         delay = self._intervals.after_answer(status, now)
         # Errors are not sped up: a server in trouble gets its backoff whatever we have just done.
         if now < self._often_until:
@@ -212,7 +212,7 @@ class StatusSchedule:
         return delay
 
     def failed(self, error: Exception, now: float) -> None:
-        """Plans the next request after one that failed."""
+        """Plan the next request after one that failed."""
         self._failures += 1
         self._planned = now + self._intervals.after_error(error, self._failures, self._random)
         self.hold_off(self._intervals.retry_after_seconds(error) or 0.0, now)

@@ -62,7 +62,7 @@ class RunningLab:
         return f"http://127.0.0.1:{self._port}{PREFIX}"
 
     def start(self) -> None:
-        """Starts it and waits until it answers; again on the port that it had before."""
+        """Start it and wait until it answers; again on the port that it had before."""
         argv = [
             *(sys.executable, "-m", self._app, "--no-browser", "--allow-root"),
             *("--ServerApp.ip=127.0.0.1", "--ServerApp.port_retries=0"),
@@ -95,7 +95,7 @@ class RunningLab:
         self._port = until(started, "Jupyter is up", START_SECONDS)
 
     def stop(self) -> None:
-        """Ends it, and its kernels with it."""
+        """End it, and its kernels with it."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -107,7 +107,7 @@ class RunningLab:
             process.wait()
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
-        """Sends a request to the server's REST API; returns the decoded answer."""
+        """Send a request to the server's REST API; return the decoded answer."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, method=method)
         request.add_header("Authorization", f"token {TOKEN}")
@@ -117,12 +117,12 @@ class RunningLab:
         return json.loads(content) if content else None
 
     def shut_down_kernels(self) -> None:
-        """Ends all kernels, and the sessions with them."""
+        """End all kernels, and the sessions with them."""
         for session in self.call("GET", "api/sessions"):
             self.call("DELETE", f"api/sessions/{session['id']}")
 
     def write_notebook(self, name: str, *sources: str, kernel: str = "ivy-sandbox") -> str:
-        """Puts a notebook with these cells into the root directory; returns its name."""
+        """Put a notebook with these cells into the root directory; return its name."""
         cells = [
             {
                 "cell_type": "code",
@@ -166,7 +166,7 @@ def _port_in(path: Path) -> int | None:
 def running_lab(
     path: Path, settings: Mapping[str, str], app: str = "jupyterlab"
 ) -> Iterator[RunningLab]:
-    """Runs a JupyterLab for the time of the ``with`` block, with nothing of the user's own.
+    """Run a JupyterLab for the time of the ``with`` block, with nothing of the user's own.
 
     Parameters
     ----------

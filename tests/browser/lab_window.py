@@ -85,18 +85,18 @@ class Lab:
         return self.open_tab(f"{self._path}{separator}token={TOKEN}")
 
     def reopen(self) -> None:
-        """Opens it anew, for a test of what happens when a page is loaded."""
+        """Open it anew, for a test of what happens when a page is loaded."""
         self.close()
         self.responses.clear()
         self.page = self._open()
 
     def close(self) -> None:
-        """Closes all its tabs."""
+        """Close all its tabs."""
         while self._tabs:
             self._tabs.pop().close()
 
     def tidy(self) -> bool:
-        """Resets it to how it was after loading; returns ``False`` where that is not possible."""
+        """Reset it to how it was after loading; return ``False`` where that is not possible."""
         if self.page not in self._tabs:
             return False
         for tab in self._tabs[1:]:
@@ -129,7 +129,7 @@ class Lab:
             self.page_errors.append(str(error))
 
     def execute(self, command: str, **arguments: Any) -> None:
-        """Begins a command, without waiting for its effect."""
+        """Begin a command, without waiting for its effect."""
         # A promise that is returned here would be waited for without any time limit.
         self.page.evaluate(
             "([id, args]) => { void window.jupyterapp.commands.execute(id, args) }",
@@ -154,21 +154,21 @@ class Lab:
         return self.page.locator(".jp-ivy-status")
 
     def wait_for_status(self, text: str) -> None:
-        """Waits until the status bar says so."""
+        """Wait until the status bar says so."""
         expect(self.status_item).to_have_text(text)
 
     def open_notebook(self, name: str) -> None:
-        """Opens a notebook and waits until its kernel can run cells."""
+        """Open a notebook and wait until its kernel can run cells."""
         self.execute("docmanager:open", path=name)
         self.page.locator(".jp-NotebookPanel:visible").wait_for()
         self.wait_for_kernel()
 
     def wait_for_kernel(self) -> None:
-        """Waits until the current notebook's kernel can run cells."""
+        """Wait until the current notebook's kernel can run cells."""
         self.page.wait_for_function(_KERNEL_IS_READY)
 
     def run_all(self) -> None:
-        """Runs all cells of the current notebook."""
+        """Run all cells of the current notebook."""
         self.execute("notebook:run-all-cells")
 
     def outputs(self) -> Locator:
@@ -176,14 +176,14 @@ class Lab:
         return self.page.locator(".jp-NotebookPanel:visible .jp-OutputArea-output")
 
     def make_active(self, sandbox: RunningSandbox) -> None:
-        """Creates the chat's sandbox by the server extension, and waits until it is active."""
+        """Create the chat's sandbox by the server extension, and wait until it is active."""
         (shown,) = self.running.call("GET", "ivy/sandboxes")["sandboxes"]
         self.running.call("POST", f"ivy/sandboxes/{shown['id']}/create", {})
         chat_id = shown["chat_id"]
         until(lambda: sandbox.status(chat_id)["status"] == "active", "the sandbox is active")
 
     def reconnect(self) -> None:
-        """Makes the server extension ask for the sandbox's status, whatever state it is in."""
+        """Make the server extension ask for the sandbox's status, whatever state it is in."""
         (shown,) = self.running.call("GET", "ivy/sandboxes")["sandboxes"]
         self.running.call("POST", f"ivy/sandboxes/{shown['id']}/reconnect", {})
 

@@ -31,7 +31,7 @@ class CommandLine:
     def __call__(
         self, *arguments: str, stdin: str = "", timeout_seconds: float = 90, **more: str
     ) -> subprocess.CompletedProcess[str]:
-        """Runs a command to its end; ``more`` are further variables."""
+        """Run a command to its end; ``more`` are further variables."""
         return subprocess.run(
             [sys.executable, "-m", "ivy_kernel.cli", *arguments],
             env=self.home.environment({**self.variables, **more}),

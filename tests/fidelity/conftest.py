@@ -15,12 +15,12 @@ THOROUGH = bool(os.environ.get("IVY_TEST_THOROUGH"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declares our marker."""
+    """Declare our marker."""
     config.addinivalue_line("markers", "thorough: takes minutes; runs with IVY_TEST_THOROUGH=1")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leaves out what takes minutes, unless it is asked for."""
+    """Leave out what takes minutes, unless it is asked for."""
     for item in items:
         if item.get_closest_marker("thorough") and not THOROUGH:
             item.add_marker(pytest.mark.skip(reason="takes minutes: set IVY_TEST_THOROUGH=1"))

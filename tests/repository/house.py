@@ -101,7 +101,7 @@ class House:
                         yield found
 
     def _base(self, module: str, node: ast.ImportFrom) -> str:
-        """Returns what a ``from`` import names, in full also when it is relative."""
+        """Return what a ``from`` import names, in full also when it is relative."""
         if not node.level:
             return node.module or ""
         parts = module.split(".")
@@ -170,7 +170,7 @@ class House:
 
 
 def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
-    """Returns the strongly connected components of a graph that have more than one node.
+    """Return the strongly connected components of a graph that have more than one node.
 
     Parameters
     ----------
@@ -195,7 +195,7 @@ def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
 
 
 def main() -> None:
-    """Prints the counts."""
+    """Print the counts."""
     house = House()
     modules, total = len(house.modules), sum(house.lines.values())
     one, comments = house.with_one_importer, house.comment_lines

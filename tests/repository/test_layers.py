@@ -38,7 +38,7 @@ class Row:
 
 
 def table() -> list[Row]:
-    """Reads the table."""
+    """Read the table."""
     text = (ROOT / "docs/architecture.md").read_text("utf-8")
     match = re.search(r"<!-- layers -->\n(.*?)<!-- /layers -->", text, re.DOTALL)
     assert match, "docs/architecture.md has no table of layers"
@@ -64,17 +64,17 @@ ROW_OF = {room: row for row in table() for room in row.rooms}
 
 
 def room_of(path: Path) -> str:
-    """Returns the top-level module or package that a source belongs to."""
+    """Return the top-level module or package that a source belongs to."""
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
 def sources() -> list[Path]:
-    """Returns every Python source of the package."""
+    """Return every Python source of the package."""
     return sorted(HOUSE.modules.values())
 
 
 def imports_of(path: Path) -> Iterator[str]:
-    """Yields every module that a source imports, wherever in it."""
+    """Yield every module that a source imports, wherever in it."""
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

@@ -26,18 +26,18 @@ class FakeTime:
         return self.now
 
     async def sleep(self, seconds: float) -> None:
-        """Ends when the clock has been moved by so much."""
+        """End when the clock has been moved by so much."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._sleepers, (self.now + seconds, next(self._order), future))
         await future
 
     async def settle(self) -> None:
-        """Lets everything run that can run without the clock."""
+        """Let everything run that can run without the clock."""
         for _ in range(30):
             await asyncio.sleep(0)
 
     async def advance(self, seconds: float) -> None:
-        """Moves the clock, stopping wherever a sleeper wakes up."""
+        """Move the clock, stopping wherever a sleeper wakes up."""
         end = self.now + seconds
         await self.settle()
         while self._sleepers and self._sleepers[0][0] <= end:

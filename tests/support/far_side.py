@@ -35,7 +35,7 @@ class BareRunner:
         self._directory = directory
 
     async def __call__(self, tool: str, code: str, timeout_seconds: float) -> object:
-        """Runs a program and returns what it printed."""
+        """Run a program and return what it printed."""
         self.calls += 1
         process = await asyncio.create_subprocess_exec(
             *self._argv,
@@ -57,7 +57,7 @@ class BareRunner:
         return {"stdout": out.decode(), "stderr": err.decode(), "exit_code": process.returncode}
 
     async def aclose(self) -> None:
-        """Does nothing: nothing is held open."""
+        """Do nothing: nothing is held open."""
 
 
 class RefusingTools:
@@ -84,7 +84,7 @@ class RefusingTools:
         return int(self._tools.calls)
 
     async def __call__(self, tool: str, code: str, timeout_seconds: float) -> object:
-        """Makes a call, or fails."""
+        """Make a call, or fails."""
         if self.refusal is None:
             return await self._tools(tool, code, timeout_seconds)
         error = self.refusal()
@@ -97,7 +97,7 @@ class RefusingTools:
         raise error
 
     async def aclose(self) -> None:
-        """Lets the last calls through, and closes."""
+        """Let the last calls through, and close."""
         await self._tools.aclose()
 
 
@@ -133,11 +133,11 @@ class Far:
     events: list[Event] = field(default_factory=list)
 
     async def run(self, code: str, **options: Any) -> Ran:
-        """Runs a cell and keeps what it showed."""
+        """Run a cell and keep what it showed."""
         return await Running.start(self, code, **options).end()
 
     def begin(self, code: str, **options: Any) -> Running:
-        """Begins to run a cell."""
+        """Begin to run a cell."""
         return Running.start(self, code, **options)
 
     def seen(self, kind: type[Event]) -> list[Any]:
@@ -189,7 +189,7 @@ class Running:
 
     @classmethod
     def start(cls, far: Far, code: str, **options: Any) -> Running:
-        """Submits it."""
+        """Submit it."""
         message_id = secrets.token_hex(8)
         messages: list[Message] = []
         times: list[float] = []
@@ -204,7 +204,7 @@ class Running:
         return cls(message_id, messages, times, started, far, far.tools.calls, task)
 
     async def end(self) -> Ran:
-        """Waits for its outcome."""
+        """Wait for its outcome."""
         outcome = await self.task
         return Ran(outcome, self.messages, self.times, self.far.tools.calls - self.calls_before)
 
@@ -279,7 +279,7 @@ def port_of(server: RunningSandbox) -> int:
 
 
 async def kill(pid: int) -> None:
-    """Kills a process, and waits until it is gone."""
+    """Kill a process, and wait until it is gone."""
     os.kill(pid, signal.SIGKILL)
     await eventually(lambda: not is_alive(pid), f"the end of process {pid}")
 

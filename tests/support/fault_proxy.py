@@ -77,12 +77,12 @@ class FaultProxy:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def reseed(self, seed: int = 1) -> None:
-        """Seeds the random choices anew."""
+        """Seed the random choices anew."""
         self._dice.seed(seed)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[FaultProxy]:
-        """Serves within the ``async with`` block."""
+        """Serve within the ``async with`` block."""
         server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         self.port = server.sockets[0].getsockname()[1]
         try:

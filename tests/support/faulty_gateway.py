@@ -122,7 +122,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_POST = _serve  # noqa: N815 - the names that http.server looks for
 
     def log_message(self, *_: Any) -> None:
-        """Logs nothing."""
+        """Log nothing."""
 
 
 @contextlib.contextmanager

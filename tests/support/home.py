@@ -50,7 +50,7 @@ class Home:
         return self.runtime / "ivy-local-sandbox.json"
 
     def environment(self, variables: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Returns this process's environment with our directories and no other Ivy variables."""
+        """Return this process's environment with our directories and no other Ivy variables."""
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(_NOT_INHERITED)}
         return {
             **inherited,
@@ -62,7 +62,7 @@ class Home:
         }
 
     def stop_sandbox(self) -> None:
-        """Ends the embedded local sandbox, if one runs."""
+        """End the embedded local sandbox, if one runs."""
         with contextlib.suppress(OSError, ValueError, KeyError):
             pid = json.loads(self.sandbox_file.read_text())["pid"]
             os.kill(pid, signal.SIGTERM)

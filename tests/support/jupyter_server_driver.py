@@ -60,7 +60,7 @@ class ServerHome(Home):
         (self.config / "jupyter_server_config.json").write_text(json.dumps(others))
 
     def configure(self, settings: Json | str | None) -> None:
-        """Writes the settings file, as JSON or as it is; ``None`` removes it."""
+        """Write the settings file, as JSON or as it is; ``None`` removes it."""
         if settings is None:
             self.settings_file.unlink(missing_ok=True)
             return
@@ -71,7 +71,7 @@ class ServerHome(Home):
         partial.replace(self.settings_file)
 
     def environment(self, variables: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Returns the environment of `Home`, in which this tree's package is found first."""
+        """Return the environment of `Home`, in which this tree's package is found first."""
         return super().environment({"PYTHONPATH": PYTHON_PATH, **(variables or {})})
 
 
@@ -122,7 +122,7 @@ class Events:
     def until(
         self, condition: Callable[[list[Json]], Any], what: str, timeout_seconds: float = 10.0
     ) -> tuple[float, list[Json]]:
-        """Waits for a list that meets the condition, or has met it; returns it and its time."""
+        """Wait for a list that meets the condition, or has met it; return it and its time."""
 
         def look() -> tuple[float, list[Json]] | None:
             return next((item for item in list(self.lists) if condition(item[1])), None)
@@ -131,7 +131,7 @@ class Events:
         return found
 
     def close(self) -> None:
-        """Closes the stream, as a closed tab does."""
+        """Close the stream, as a closed tab does."""
         if self._connection.sock is not None:
             with contextlib.suppress(OSError):
                 self._connection.sock.shutdown(2)
@@ -173,7 +173,7 @@ class RunningJupyter:
         headers: Mapping[str, str] | None = None,
         timeout_seconds: float = 30.0,
     ) -> tuple[int, Mapping[str, str], Any]:
-        """Sends a request; returns status, headers and body. ``headers`` replaces the token."""
+        """Send a request; return status, headers and body. ``headers`` replaces the token."""
         data = None if method in ("GET", "HEAD") else json.dumps(body or {}).encode()
         request = urllib.request.Request(self.url + path, data, method=method)
         own = {"Authorization": f"token {TOKEN}"} if headers is None else headers
@@ -231,7 +231,7 @@ class RunningJupyter:
             self.received.append(events.raw)
 
     def stop(self) -> int:
-        """Ends it in order; returns its exit code."""
+        """End it in order; return its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         return self.process.wait(STOP_SECONDS)

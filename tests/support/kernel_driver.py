@@ -135,7 +135,7 @@ class KernelDriver:
         self._log_file = self.log.open("ab")
 
     def start(self) -> None:
-        """Starts the process and waits until it answers."""
+        """Start the process and wait until it answers."""
         self.manager.start_kernel(
             env=self._environment,
             extra_arguments=self._arguments,
@@ -153,12 +153,12 @@ class KernelDriver:
         return int(self.manager.provisioner.pid)
 
     def restart(self) -> None:
-        """Restarts it as a front end does: a new process behind the same connection file."""
+        """Restart it as a front end does: a new process behind the same connection file."""
         self.manager.restart_kernel()
         self.client.wait_for_ready(timeout=30)
 
     def stop(self) -> float:
-        """Ends it in order; returns the seconds that took."""
+        """End it in order; return the seconds that took."""
         began = time.monotonic()
         if self.manager.has_kernel:
             self.manager.shutdown_kernel()
@@ -167,7 +167,7 @@ class KernelDriver:
         return took
 
     def kill(self) -> None:
-        """Ends it at once, if it is still there."""
+        """End it at once, if it is still there."""
         if self.manager.has_kernel:
             self.manager.shutdown_kernel(now=True)
         with contextlib.suppress(AttributeError):
@@ -178,13 +178,13 @@ class KernelDriver:
     # Cells -------------------------------------------------------------------------------------
 
     def submit(self, code: str, **options: Any) -> str:
-        """Sends an ``execute_request``; returns the message's id."""
+        """Send an ``execute_request``; return the message's id."""
         return str(
             self.client.execute(code, allow_stdin=options.pop("allow_stdin", False), **options)
         )
 
     def run(self, code: str, *, timeout_seconds: float = CELL_SECONDS, **options: Any) -> CellRun:
-        """Runs a cell to its end."""
+        """Run a cell to its end."""
         began = time.monotonic()
         message_id = self.submit(code, **options)
         return self.finish(message_id, began=began, timeout_seconds=timeout_seconds)
@@ -198,7 +198,7 @@ class KernelDriver:
         earlier: list[Json] | None = None,
         beside: bool = False,
     ) -> CellRun:
-        """Waits for a cell's idle and reply, and checks that its messages came in the right order.
+        """Wait for a cell's idle and reply, and check that its messages came in the right order.
 
         Parameters
         ----------
@@ -279,19 +279,19 @@ class KernelDriver:
     # Beside cells ------------------------------------------------------------------------------
 
     def interrupt(self) -> float:
-        """Sends an ``interrupt_request`` and waits for its reply; returns the seconds that took."""
+        """Send an ``interrupt_request`` and wait for its reply; return the seconds that took."""
         began = time.monotonic()
         self.interrupt_replied(self.send_interrupt())
         return time.monotonic() - began
 
     def send_interrupt(self) -> str:
-        """Sends an ``interrupt_request``, from any thread; returns the message's id."""
+        """Send an ``interrupt_request``, from any thread; return the message's id."""
         message = self.client.session.msg("interrupt_request", {})
         self.client.control_channel.send(message)
         return str(message["header"]["msg_id"])
 
     def interrupt_replied(self, message_id: str) -> None:
-        """Waits for the reply to an ``interrupt_request``."""
+        """Wait for the reply to an ``interrupt_request``."""
         reply = self.client.get_control_msg(timeout=REPLY_SECONDS)
         assert reply["parent_header"].get("msg_id") == message_id, reply
         assert reply["msg_type"] == "interrupt_reply", reply
@@ -309,7 +309,7 @@ def is_idle(message: Json) -> bool:
 
 
 def check_order(run: CellRun, *, beside: bool = False) -> None:
-    """Checks the order busy, execute_input, outputs, idle, and that reply and outputs agree."""
+    """Check the order busy, execute_input, outputs, idle, and that reply and outputs agree."""
     kinds = [message["msg_type"] for message in run.messages]
     states = [m["content"]["execution_state"] for m in run.messages if m["msg_type"] == "status"]
     assert states[0] == "busy", states
@@ -334,7 +334,7 @@ Driver = TypeVar("Driver", bound=KernelDriver)
 
 @contextlib.contextmanager
 def running(kernel: Driver) -> Iterator[Driver]:
-    """Starts a kernel for the time of the ``with`` block."""
+    """Start a kernel for the time of the ``with`` block."""
     try:
         kernel.start()
         yield kernel
@@ -346,12 +346,12 @@ def running(kernel: Driver) -> Iterator[Driver]:
 def running_kernel(
     home: Home, variables: Mapping[str, str] | None = None, arguments: list[str] | None = None
 ) -> contextlib.AbstractContextManager[KernelDriver]:
-    """Starts an "Ivy Sandbox" kernel for the time of the ``with`` block."""
+    """Start an "Ivy Sandbox" kernel for the time of the ``with`` block."""
     return running(KernelDriver(home, variables, arguments))
 
 
 def sandbox_variables(server: Any, chat_id: str, **more: str) -> dict[str, str]:
-    """Returns the environment variables that name a chat of a test server.
+    """Return the environment variables that name a chat of a test server.
 
     Parameters
     ----------
@@ -372,13 +372,13 @@ def sandbox_variables(server: Any, chat_id: str, **more: str) -> dict[str, str]:
 
 
 def kernel_variables(server: Any, chat_id: str, **more: str) -> dict[str, str]:
-    """Returns `sandbox_variables` with a session; on the notebook route unless ``more`` says so."""
+    """Return `sandbox_variables` with a session; on the notebook route unless ``more`` says so."""
     session = {"IVY_SESSION_ID": f"session-of-{chat_id}", "IVY_ROUTE": "notebook"}
     return sandbox_variables(server, chat_id, **{**session, **more})
 
 
 def agent_variables(server: Any, chat_id: str, **more: str) -> dict[str, str]:
-    """Creates a chat's sandbox, and returns `kernel_variables` on the agent route."""
+    """Create a chat's sandbox, and return `kernel_variables` on the agent route."""
     server.ready(chat_id)
     return kernel_variables(server, chat_id, **{"IVY_ROUTE": "agent", **more})
 

@@ -34,7 +34,7 @@ class MagicKernel(KernelDriver):
         self.all_messages: list[Json] = []
 
     def start(self) -> None:
-        """Starts it, and loads the magics."""
+        """Start it, and loads the magics."""
         super().start()
         if self.is_plain:
             assert self.run("%load_ext ivy_kernel").reply["status"] == "ok"
@@ -60,21 +60,21 @@ class MagicKernel(KernelDriver):
         return message
 
     def attach(self, chat_id: str) -> None:
-        """Makes the kernel use another chat, with that chat's own campaign and session."""
+        """Make the kernel use another chat, with that chat's own campaign and session."""
         ids = f"{chat_id} --campaign campaign-of-{chat_id} --session s-{chat_id}"
         assert self.run(f"%ivy attach {ids}").reply["status"] == "ok"
 
     def ivy(self, code: str, options: str = "", **more: Any) -> CellRun:
-        """Runs a ``%%ivy`` cell."""
+        """Run a ``%%ivy`` cell."""
         return self.run(f"%%ivy {options}\n{code}", **more)
 
     def answer(self, text: str, timeout_seconds: float = 20.0) -> Json:
-        """Waits for an ``input_request`` and answers it; returns its content."""
+        """Wait for an ``input_request`` and answers it; return its content."""
         request = self.client.get_stdin_msg(timeout=timeout_seconds)
         self.client.input(text)
         return dict(request["content"])
 
 
 def magic_variables(server: Any, chat_id: str, **more: str) -> dict[str, str]:
-    """Returns `sandbox_variables` for processes that load the magics of this tree."""
+    """Return `sandbox_variables` for processes that load the magics of this tree."""
     return sandbox_variables(server, chat_id, PYTHONPATH=str(REPOSITORY), **more)

@@ -18,7 +18,7 @@ _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def use_quiet_ports() -> None:
-    """Gives such ports to every kernel that this process starts, where the range is known."""
+    """Give such ports to every kernel that this process starts, where the range is known."""
     if not _RANGE.exists():
         return
     end = int(_RANGE.read_text().split()[0])

@@ -25,7 +25,7 @@ class FrontEnd:
     got: list[tuple[float, Message]] = field(default_factory=list)
 
     def __call__(self, message: Message) -> None:
-        """Takes one message."""
+        """Take one message."""
         self.got.append((time.monotonic(), message))
 
     @property
@@ -72,7 +72,7 @@ def throttle(
 
 
 def flattened(messages: Sequence[Message]) -> list[tuple[object, ...]]:
-    """Merges runs of equal streams into one text; everything else stays as it is."""
+    """Merge runs of equal streams into one text; everything else stays as it is."""
     seen: list[tuple[object, ...]] = []
     for message in messages:
         if message.msg_type != "stream":

@@ -73,7 +73,7 @@ class RunningSandbox:
         data: bytes | None = None,
         timeout_seconds: float = 60.0,
     ) -> tuple[int, Mapping[str, str], Any]:
-        """Sends a request; returns status, headers and decoded body of the answer.
+        """Send a request; return status, headers and decoded body of the answer.
 
         ``headers`` replaces the usual ``Authorization``; ``data`` goes instead of ``body`` as is.
         """
@@ -92,7 +92,7 @@ class RunningSandbox:
                 return error.code, error.headers, json.loads(error.read())
 
     def create(self, chat_id: str, session_id: str = "", campaign_id: str = "") -> Json:
-        """Creates the sandbox of a chat; returns the answer, which must not be an error."""
+        """Create the sandbox of a chat; return the answer, which must not be an error."""
         ids = {
             "chatId": chat_id,
             "sessionId": session_id or f"session-of-{chat_id}",
@@ -115,12 +115,12 @@ class RunningSandbox:
         return body
 
     def ready(self, chat_id: str, session_id: str = "", campaign_id: str = "") -> None:
-        """Creates the sandbox of a chat and waits until it is active."""
+        """Create the sandbox of a chat and wait until it is active."""
         self.create(chat_id, session_id, campaign_id)
         until(lambda: self.status(chat_id)["status"] == "active", f"{chat_id} is active", 30)
 
     def tool(self, chat_id: str, name: str, body: Json | None = None, /, **more: Any) -> Json:
-        """Runs a tool; returns its result, which must not be an error status."""
+        """Run a tool; return its result, which must not be an error status."""
         status, _, result = self.call(
             "POST", f"/v1/sandbox/{chat_id}/tool/{name}", {**(body or {}), **more}
         )
@@ -128,7 +128,7 @@ class RunningSandbox:
         return result
 
     def control(self, changes: Json | None = None) -> Json:
-        """Changes settings; returns settings, counters and sandboxes as they are then."""
+        """Change settings; return settings, counters and sandboxes as they are then."""
         method = "GET" if changes is None else "POST"
         status, _, body = self.call(method, "/_control", changes)
         assert status == 200, (status, body)
@@ -143,7 +143,7 @@ class RunningSandbox:
         return [pid for sandbox in self.control()["sandboxes"] for pid in sandbox["pids"]]
 
     def stop(self) -> int:
-        """Ends the server in order; returns its exit code."""
+        """End the server in order; return its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
@@ -172,7 +172,7 @@ def running_sandbox(
     python: str = sys.executable,
     **settings: Any,
 ) -> Iterator[RunningSandbox]:
-    """Runs a server for the time of the ``with`` block, on a free port, in a directory of its own.
+    """Run a server for the time of the ``with`` block, on a free port, in a directory of its own.
 
     Parameters
     ----------

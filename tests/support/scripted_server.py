@@ -76,7 +76,7 @@ async def hang(_request: Request, _writer: asyncio.StreamWriter) -> bool:
 
 
 async def reset(_request: Request, writer: asyncio.StreamWriter) -> bool:
-    """Reads the request, then resets the connection."""
+    """Read the request, then resets the connection."""
     reset_connection(writer)
     return False
 
@@ -102,7 +102,7 @@ def drip(head: bytes, piece: bytes, pause_seconds: float) -> Action:
 
 
 def reset_connection(writer: asyncio.StreamWriter) -> None:
-    """Resets the connection."""
+    """Reset the connection."""
     connection = writer.get_extra_info("socket")
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()
@@ -205,7 +205,7 @@ async def _requests(reader: asyncio.StreamReader) -> AsyncIterator[Request]:
 
 
 def free_port() -> int:
-    """Returns a port of 127.0.0.1 that is not in use."""
+    """Return a port of 127.0.0.1 that is not in use."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -51,7 +51,7 @@ class HttpTools:
         )
 
     async def __call__(self, tool: str, code: str, timeout_seconds: float) -> object:
-        """Runs code by a tool."""
+        """Run code by a tool."""
         self.calls += 1
         started = time.monotonic()
         read = timeout_seconds + self._margin_seconds
@@ -85,5 +85,5 @@ class HttpTools:
         return result
 
     async def aclose(self) -> None:
-        """Closes the connections."""
+        """Close the connections."""
         await self._client.aclose()

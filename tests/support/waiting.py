@@ -11,7 +11,7 @@ from typing import Any
 def until(
     condition: Callable[[], Any], what: str = "the condition", timeout_seconds: float = 30.0
 ) -> Any:
-    """Waits until ``condition()`` is true, and returns its value.
+    """Wait until ``condition()`` is true, and return its value.
 
     Raises
     ------
@@ -28,7 +28,7 @@ def until(
 async def eventually(
     condition: Callable[[], Any], what: str = "the condition", timeout_seconds: float = 30.0
 ) -> Any:
-    """Does the same as `until`, while the event loop goes on."""
+    """Do the same as `until`, while the event loop goes on."""
     deadline = time.monotonic() + timeout_seconds
     while not (value := condition()):
         assert time.monotonic() < deadline, f"{what} did not happen within {timeout_seconds:g} s"

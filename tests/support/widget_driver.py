@@ -31,7 +31,7 @@ class WidgetKernel(MagicKernel):
         self.closed: set[str] = set()
 
     def any_message(self, deadline: float) -> Json:
-        """Takes the next message, and updates the models by it."""
+        """Take the next message, and updates the models by it."""
         message = super().any_message(deadline)
         content = message["content"]
         if message["msg_type"] == "comm_open":
@@ -43,7 +43,7 @@ class WidgetKernel(MagicKernel):
         return message
 
     def show_widget(self) -> tuple[str, Json]:
-        """Shows a widget; returns its model's id, and the bundle that was displayed."""
+        """Show a widget; return its model's id, and the bundle that was displayed."""
         cell = self.run("%ivy widget")
         assert cell.reply["status"] == "ok", cell.reply
         (data,) = cell.datas("display_data")
@@ -52,7 +52,7 @@ class WidgetKernel(MagicKernel):
     def wait_for(
         self, model_id: str, condition: Callable[[Json], Any], timeout_seconds: float = 25.0
     ) -> Json:
-        """Takes messages until a model meets the condition."""
+        """Take messages until a model meets the condition."""
         deadline = time.monotonic() + timeout_seconds
         while not condition(self.models.get(model_id, {})):
             try:
@@ -63,13 +63,13 @@ class WidgetKernel(MagicKernel):
         return self.models[model_id]
 
     def new_subshell(self) -> str:
-        """Makes the kernel start one more thread for messages; returns its id."""
+        """Make the kernel start one more thread for messages; return its id."""
         message = self.client.session.msg("create_subshell_request", {})
         self.client.control_channel.send(message)
         return str(self.client.get_control_msg(timeout=10)["content"]["subshell_id"])
 
     def press(self, model_id: str, action: str, subshell_id: str | None = None) -> str:
-        """Sends the message of a button; returns its id."""
+        """Send the message of a button; return its id."""
         content = {
             "comm_id": model_id,
             "data": {"method": "custom", "content": {"action": action}},
@@ -81,5 +81,5 @@ class WidgetKernel(MagicKernel):
 
 
 def state_is(*states: str) -> Callable[[Json], bool]:
-    """Returns a condition: the widget shows one of these states."""
+    """Return a condition: the widget shows one of these states."""
     return lambda model: (model.get("status") or {}).get("state") in states

@@ -59,22 +59,22 @@ _MAGIC = {
 
 
 def is_mime_type(name: str) -> bool:
-    """Returns whether a name is a MIME type."""
+    """Return whether a name is a MIME type."""
     return _MIME_TYPE.fullmatch(name) is not None
 
 
 def is_json_type(mime_type: str) -> bool:
-    """Returns whether nbformat keeps values of this MIME type as JSON."""
+    """Return whether nbformat keeps values of this MIME type as JSON."""
     return _JSON_TYPE.fullmatch(mime_type) is not None
 
 
 def is_bundle(value: object) -> bool:
-    """Returns whether a value is an object whose every key is a MIME type."""
+    """Return whether a value is an object whose every key is a MIME type."""
     return isinstance(value, dict) and bool(value) and all(is_mime_type(key) for key in value)
 
 
 def mime_type_of(name: object) -> str | None:
-    """Returns the MIME type that a type or format name means; ``None`` when it means none."""
+    """Return the MIME type that a type or format name means; ``None`` when it means none."""
     if not isinstance(name, str):
         return None
     name = name.strip()
@@ -84,7 +84,7 @@ def mime_type_of(name: object) -> str | None:
 
 
 def sniff(data: str) -> str | None:
-    """Returns the MIME type of a data URI or of the base64 text of a well-known kind of picture."""
+    """Return the MIME type of a data URI or of the base64 text of a well-known kind of picture."""
     data = data.lstrip()
     match = _DATA_URI.match(data)
     if match:
@@ -98,7 +98,7 @@ def sniff(data: str) -> str | None:
 
 
 def is_picture_uri(text: str) -> bool:
-    """Returns whether a text that may be the user's own is nothing but a picture as a data URI.
+    """Return whether a text that may be the user's own is nothing but a picture as a data URI.
 
     What a user prints ends with a line end, and stays text.
     """
@@ -112,12 +112,12 @@ def is_picture_uri(text: str) -> bool:
 
 
 def is_base64(text: str) -> bool:
-    """Returns whether a text consists of nothing but base64 and white space."""
+    """Return whether a text consists of nothing but base64 and white space."""
     return text.isascii() and not "".join(text.split()).encode().translate(None, _BASE64_ALPHABET)
 
 
 def bundle_of(data: dict[str, Any]) -> dict[str, Any]:
-    """Returns a valid nbformat MIME bundle that holds everything in ``data``.
+    """Return a valid nbformat MIME bundle that holds everything in ``data``.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ def bundle_of(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def bundle_value(mime_type: str, value: Any) -> Any:
-    """Returns one value of a MIME bundle in its valid form.
+    """Return one value of a MIME bundle in its valid form.
 
     JSON types stay JSON; lists of lines are joined; base64 loses data-URI prefix and white
     space; SVG becomes markup. Anything else becomes JSON text.
@@ -149,7 +149,7 @@ def bundle_value(mime_type: str, value: Any) -> Any:
 
 
 def clean_base64(data: str) -> str:
-    """Returns base64 without data-URI prefix and white space; any other text as it is."""
+    """Return base64 without data-URI prefix and white space; any other text as it is."""
     bare = data.strip()
     if " " in bare and sniff(bare) is None:  # words, and not base64 in lines
         return data
@@ -162,7 +162,7 @@ def clean_base64(data: str) -> str:
 
 
 def svg_markup(data: str) -> str:
-    """Returns the markup of an SVG picture that may come as a data URI or in base64."""
+    """Return the markup of an SVG picture that may come as a data URI or in base64."""
     if "<" in data:
         return data
     bare = data.strip()
@@ -174,7 +174,7 @@ def svg_markup(data: str) -> str:
 
 
 def decode_base64_text(data: str) -> str | None:
-    """Returns the UTF-8 text that a base64 string holds; ``None`` when it holds none."""
+    """Return the UTF-8 text that a base64 string holds; ``None`` when it holds none."""
     try:
         return base64.b64decode("".join(data.split()), validate=True).decode()
     except (ValueError, binascii.Error):  # UnicodeDecodeError is a ValueError
@@ -182,7 +182,7 @@ def decode_base64_text(data: str) -> str | None:
 
 
 def text_of_data_uri(data: str) -> str | None:
-    """Returns the text in a data URI of a text type; ``None`` when there is none."""
+    """Return the text in a data URI of a text type; ``None`` when there is none."""
     bare = data.strip()
     match = _DATA_URI.match(bare)
     if match is None:
@@ -193,7 +193,7 @@ def text_of_data_uri(data: str) -> str | None:
 
 
 def link_bundle(location: str, title: str = "") -> dict[str, Any]:
-    """Returns a bundle that names where something is; showing it fetches nothing.
+    """Return a bundle that names where something is; showing it fetches nothing.
 
     Parameters
     ----------

@@ -42,7 +42,7 @@ OUTPUT_TYPES = frozenset(
 
 
 def output_type_of(fields: Fields) -> str | None:
-    """Returns the nbformat output type or Jupyter message type of an item, or ``None``."""
+    """Return the nbformat output type or Jupyter message type of an item, or ``None``."""
     kind = fields.peek("output_type", "msg_type")
     header = fields.peek("header")
     if kind is None and isinstance(header, dict):
@@ -56,7 +56,7 @@ def output_type_of(fields: Fields) -> str | None:
 
 
 def add_output(fields: Fields, parts: ResultParts) -> dict[str, Any]:
-    """Adds an output or message.
+    """Add an output or message.
 
     Parameters
     ----------
@@ -141,7 +141,7 @@ def _add_display(kind: str | None, fields: Fields, parts: ResultParts) -> None:
 
 
 def _flat_bundle(fields: Fields) -> dict[str, Any]:
-    """Returns the data of an nbformat 3 output, which has its formats beside its type."""
+    """Return the data of an nbformat 3 output, which has its formats beside its type."""
     data: dict[str, Any] = {}
     for key in fields.left():
         mime_type = mime_type_of(snake_case(key))
@@ -161,7 +161,7 @@ def _take_display_id(fields: Fields) -> str:
 
 
 def take_metadata(fields: Fields) -> dict[str, Any]:
-    """Returns the display metadata of an item; empty when it has none."""
+    """Return the display metadata of an item; empty when it has none."""
     metadata = fields.peek("metadata")
     if not isinstance(metadata, dict):
         return {}
@@ -170,7 +170,7 @@ def take_metadata(fields: Fields) -> dict[str, Any]:
 
 
 def take_count(fields: Fields) -> int | None:
-    """Returns the execution count of an object; ``None`` when it has no valid one."""
+    """Return the execution count of an object; ``None`` when it has no valid one."""
     count = fields.peek("execution_count", "prompt_number")
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         return None
@@ -194,20 +194,20 @@ _TYPE_NAMES = ("mime_type", "mimetype", "media_type", "content_type", "mime", "f
 
 
 def has_data_or_place(fields: Fields) -> bool:
-    """Returns whether an object has what a picture or file must have: its data, or where it is."""
+    """Return whether an object has what a picture or file must have: its data, or where it is."""
     return any(isinstance(fields.peek(name), (str, dict)) for name in DATA_NAMES) or any(
         isinstance(fields.peek(name), str) for name in _PLACE_NAMES
     )
 
 
 def is_picture(fields: Fields) -> bool:
-    """Returns whether an object is a picture or file: data or place, and a type."""
+    """Return whether an object is a picture or file: data or place, and a type."""
     has_type = any(mime_type_of(fields.peek(name)) for name in _TYPE_NAMES)
     return has_data_or_place(fields) and (has_type or fields.peek("type") in PICTURE_TYPES)
 
 
 def picture_of_text(text: str, name: str = "") -> Output:
-    """Returns the display of a picture or file given as data URI, base64, URL or path."""
+    """Return the display of a picture or file given as data URI, base64, URL or path."""
     mime_type = sniff(text)
     if mime_type is None:
         return display(link_bundle(text.strip(), name))
@@ -217,7 +217,7 @@ def picture_of_text(text: str, name: str = "") -> Output:
 
 
 def pictures_of(fields: Fields, name: str = "") -> list[Output]:
-    """Returns the displays of a picture or file given as an object.
+    """Return the displays of a picture or file given as an object.
 
     Parameters
     ----------
@@ -306,7 +306,7 @@ def _bundle_of_data(
 
 
 def _with_size(fields: Fields, metadata: dict[str, Any], bundle: dict[str, Any]) -> dict[str, Any]:
-    """Returns display metadata with the size in which a picture is to be shown, if given."""
+    """Return display metadata with the size in which a picture is to be shown, if given."""
     size = {
         name: fields.take(name)
         for name in ("width", "height")
@@ -324,7 +324,7 @@ _RESOURCE_TYPES = frozenset(["resource", "resource_link"])
 
 
 def is_item(value: object) -> bool:
-    """Returns whether a value at any place is certainly an item that `add_item` knows."""
+    """Return whether a value at any place is certainly an item that `add_item` knows."""
     if not isinstance(value, dict):
         return False
     fields = Fields(value)
@@ -332,7 +332,7 @@ def is_item(value: object) -> bool:
 
 
 def add_item(item: object, parts: ResultParts) -> dict[str, Any] | None:
-    """Adds the outputs of one item.
+    """Add the outputs of one item.
 
     Parameters
     ----------
@@ -406,7 +406,7 @@ def _add_content_part(fields: Fields, parts: ResultParts) -> dict[str, Any]:
 
 
 def is_typed(fields: Fields) -> bool:
-    """Returns whether an object is a typed result: its keys are formats (``png``, ``html``, …)."""
+    """Return whether an object is a typed result: its keys are formats (``png``, ``html``, …)."""
     names = {snake_case(key) for key in fields.left()}
     return (
         bool(names & (FORMATS.keys() - {"text", "plain"}))
@@ -417,7 +417,7 @@ def is_typed(fields: Fields) -> bool:
 
 
 def add_typed(fields: Fields, parts: ResultParts) -> dict[str, Any]:
-    """Adds a typed result; returns the fields that are not known."""
+    """Add a typed result; return the fields that are not known."""
     is_main = isinstance(fields.peek("is_main_result"), bool) and fields.take("is_main_result")
     metadata = take_metadata(fields)
     data = _typed_bundle(fields)

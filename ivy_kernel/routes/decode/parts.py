@@ -60,13 +60,13 @@ class ResultParts:
     execution_count: int | None = None
 
     def has_content(self) -> bool:
-        """Returns whether anything that a user would look at has been found."""
+        """Return whether anything that a user would look at has been found."""
         return bool(
             self.stdout or self.stderr or self.shown or self.pictures or self.failures or self.notes
         )
 
     def say(self, text: str) -> None:
-        """Adds words of the tool, as text on stdout at this place."""
+        """Add words of the tool, as text on stdout at this place."""
         if text:
             if self.shown and self.said and self.shown[-1] is self.said[-1]:
                 # Two pieces of words in a row, which front ends would show on one line.
@@ -77,17 +77,17 @@ class ResultParts:
             self.said.append(output)
 
     def add_other(self, path: str, value: object) -> None:
-        """Keeps a field that no family knows."""
+        """Keep a field that no family knows."""
         put(self.others, path, value)
 
 
 def stream(name: str, text: str) -> Output:
-    """Returns a stream output."""
+    """Return a stream output."""
     return {"output_type": "stream", "name": name, "text": text}
 
 
 def display(data: dict[str, Any], metadata: dict[str, Any] | None = None) -> Output:
-    """Returns a display_data output."""
+    """Return a display_data output."""
     return {
         "output_type": "display_data",
         "data": bundle_of(data),
@@ -98,7 +98,7 @@ def display(data: dict[str, Any], metadata: dict[str, Any] | None = None) -> Out
 def execute_result(
     data: dict[str, Any], metadata: dict[str, Any] | None = None, count: int | None = None
 ) -> Output:
-    """Returns an execute_result output; without a count it gets one when the decoding ends."""
+    """Return an execute_result output; without a count it gets one when the decoding ends."""
     return {
         "output_type": "execute_result",
         "data": bundle_of(data),
@@ -108,7 +108,7 @@ def execute_result(
 
 
 def value_data(value: object) -> dict[str, Any]:
-    """Returns the MIME bundle that shows a JSON value: a bundle itself, a text, or JSON."""
+    """Return the MIME bundle that shows a JSON value: a bundle itself, a text, or JSON."""
     if isinstance(value, dict) and is_bundle(value):
         return value
     if isinstance(value, str):

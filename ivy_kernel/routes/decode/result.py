@@ -45,7 +45,7 @@ class DecodedResult:
 
 
 def decode_result(result: object, *, execution_count: int | None = None) -> DecodedResult:
-    """Decodes a tool's answer of any shape into notebook outputs.
+    """Decode a tool's answer of any shape into notebook outputs.
 
     Pure and total: no JSON value makes it raise, and the same value gives the same outputs.
     No text is lost: each string of the answer that is not blank is in the outputs, as it is, as a
@@ -80,7 +80,7 @@ def decode_result(result: object, *, execution_count: int | None = None) -> Deco
 
 
 def _unknown(value: Any, found: ResultParts) -> ResultParts:
-    """Returns the parts that show a value of unknown shape in full; the flags found are kept."""
+    """Return the parts that show a value of unknown shape in full; the flags found are kept."""
     parts = ResultParts(
         exit_code=found.exit_code,
         has_failed=found.has_failed,
@@ -96,7 +96,7 @@ def _unknown(value: Any, found: ResultParts) -> ResultParts:
 
 
 def _compose(parts: ResultParts) -> list[Output]:
-    """Returns the outputs in a notebook's order: streams, results, pictures, others, errors."""
+    """Return the outputs in a notebook's order: streams, results, pictures, others, errors."""
     stdout, stderr = "".join(parts.stdout), "".join(parts.stderr)
     stdout = _without_repetition(stdout, "stdout", parts)
     stderr = _without_repetition(stderr, "stderr", parts)
@@ -119,7 +119,7 @@ def _streams(stdout: str, stderr: str, parts: ResultParts) -> list[tuple[str, st
 
 
 def _without_repetition(text: str, name: str, parts: ResultParts) -> str:
-    """Returns a stream's text, or nothing when the outputs hold the same text already."""
+    """Return a stream's text, or nothing when the outputs hold the same text already."""
     shown = "".join(
         output["text"]
         for output in parts.shown
@@ -131,7 +131,7 @@ def _without_repetition(text: str, name: str, parts: ResultParts) -> str:
 
 
 def _drop_repeated_words(parts: ResultParts, stdout: str, stderr: str) -> None:
-    """Drops words of the tool that only repeat the streams."""
+    """Drop words of the tool that only repeat the streams."""
     out, err = _filled_lines(stdout), _filled_lines(stderr)
     if len(parts.said) == 1 and _filled_lines(parts.said[0]["text"]) in (
         lines for lines in (out, err, out + err, err + out) if lines
@@ -140,7 +140,7 @@ def _drop_repeated_words(parts: ResultParts, stdout: str, stderr: str) -> None:
 
 
 def _filled_lines(text: str) -> list[str]:
-    """Returns the lines of a text that are not blank, without white space at their ends."""
+    """Return the lines of a text that are not blank, without white space at their ends."""
     return [line.rstrip() for line in text.split("\n") if line.strip()]
 
 
@@ -151,7 +151,7 @@ def _drop(parts: ResultParts, words: Output) -> None:
 def _settle_failures(
     parts: ResultParts, stdout: str, stderr: str
 ) -> tuple[str, str, list[Failure]]:
-    """Decides whether the cell failed and with which errors, each shown once.
+    """Decide whether the cell failed and with which errors, each shown once.
 
     Returns
     -------
@@ -216,7 +216,7 @@ class _Texts:
         self._before = ""
 
     def find_traceback(self) -> Failure | None:
-        """Returns the traceback at the end of stderr, of the tool's last words, or of stdout."""
+        """Return the traceback at the end of stderr, of the tool's last words, or of stdout."""
         words = self._parts.said[-1]["text"] if self._parts.said else ""
         for place, text in (("stderr", self.stderr), ("words", words), ("stdout", self.stdout)):
             split = split_traceback(text)
@@ -227,7 +227,7 @@ class _Texts:
         return None
 
     def cut_traceback(self) -> None:
-        """Takes the traceback that was found out of its text, since it is shown elsewhere."""
+        """Take the traceback that was found out of its text, since it is shown elsewhere."""
         if self._place == "stderr":
             self.stderr = self._before
         elif self._place == "stdout":
@@ -243,7 +243,7 @@ def _lines(failure: Failure) -> list[str]:
 
 
 def _completed(found: Failure, reported: list[Failure]) -> Failure:
-    """Returns the error of a traceback on stderr, with what the answer itself says of it."""
+    """Return the error of a traceback on stderr, with what the answer itself says of it."""
     lines = [line for failure in reported for line in _lines(failure)]
     missing = missing_lines(found.text(), lines)
     if not missing:
@@ -252,7 +252,7 @@ def _completed(found: Failure, reported: list[Failure]) -> Failure:
 
 
 def _failure_of_words(parts: ResultParts, stderr: str) -> Failure:
-    """Returns the error of a cell whose answer reports none, perhaps in the tool's words."""
+    """Return the error of a cell whose answer reports none, perhaps in the tool's words."""
     words = "\n".join(output["text"].rstrip("\n") for output in parts.said)
     is_message = bool(words.strip()) and parts.exit_code in (None, 0) and not parts.timed_out
     if not is_message or words.count("\n") >= _ERROR_LINES_LIMIT:
@@ -263,7 +263,7 @@ def _failure_of_words(parts: ResultParts, stderr: str) -> Failure:
 
 
 def _default_failure(parts: ResultParts, text: str) -> Failure:
-    """Returns the error of a cell of which only the texts and the exit code are known."""
+    """Return the error of a cell of which only the texts and the exit code are known."""
     if parts.timed_out:
         return Failure()
     lines = plain(text).strip().split("\n")
@@ -275,7 +275,7 @@ def _default_failure(parts: ResultParts, text: str) -> Failure:
 
 
 def _timeout(failure: Failure) -> Failure:
-    """Returns an error as the timeout that caused it."""
+    """Return an error as the timeout that caused it."""
     value = failure.value or _TIMEOUT_TEXT
     if failure.name in ("", "TimeoutError") and not failure.traceback:
         return Failure("TimeoutError", value)

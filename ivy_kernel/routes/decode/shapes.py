@@ -49,7 +49,7 @@ _TRIVIAL_MESSAGE = re.compile(
 
 
 def add_answer(value: Any, parts: ResultParts, path: str = "", depth: int = 0) -> bool:
-    """Adds all that a tool's answer, or a part of it, holds.
+    """Add all that a tool's answer, or a part of it, holds.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ def _add_list(items: list[Any], parts: ResultParts, path: str, depth: int) -> bo
 
 
 def _add_element(item: Any, parts: ResultParts, path: str, depth: int) -> None:
-    """Adds an element of a list, as JSON when it is not known."""
+    """Add an element of a list, as JSON when it is not known."""
     if is_empty(item):
         return
     if isinstance(item, dict):
@@ -126,7 +126,7 @@ def _add_element(item: Any, parts: ResultParts, path: str, depth: int) -> None:
 
 
 def _add_object(fields: Fields, parts: ResultParts, path: str, depth: int) -> None:
-    """Adds the object in the order in which a notebook shows things."""
+    """Add the object in the order in which a notebook shows things."""
     # Before the streams are taken: beside them, `code` and `status` are exit codes.
     has_streams = "stdout" in fields or "stderr" in fields or "logs" in fields
     is_bad = take_flags(fields, parts, has_streams=has_streams)
@@ -236,7 +236,7 @@ def _take_values(
 
 
 def _is_printed_error(value: Any, depth: int) -> bool:
-    """Returns whether a string, where prints go, tells of an error that is not the tool's.
+    """Return whether a string, where prints go, tells of an error that is not the tool's.
 
     When the tool says that all went well, it is the answer of something that the user called.
     """
@@ -244,12 +244,12 @@ def _is_printed_error(value: Any, depth: int) -> bool:
 
 
 def _is_said(value: Any, parts: ResultParts) -> bool:
-    """Returns whether words of the tool hold the same value as JSON."""
+    """Return whether words of the tool hold the same value as JSON."""
     return any(parse_json(words["text"]) == value for words in parts.said)
 
 
 def _add_value(value: Any, parts: ResultParts, *, has_streams: bool) -> None:
-    """Adds the value of the cell's last expression."""
+    """Add the value of the cell's last expression."""
     if isinstance(value, str) and is_picture_uri(value):
         parts.shown.append(picture_of_text(value))
     elif isinstance(value, str) and not has_streams:
@@ -259,7 +259,7 @@ def _add_value(value: Any, parts: ResultParts, *, has_streams: bool) -> None:
 
 
 def _keep(left: dict[str, Any], parts: ResultParts, path: str, depth: int) -> None:
-    """Keeps the fields that the object's family does not know; answers among them are decoded."""
+    """Keep the fields that the object's family does not know; answers among them are decoded."""
     for key, value in left.items():
         is_found = depth < DESCENT_LIMIT and is_answer_by_itself(value, depth)
         if not (is_found and add_answer(value, parts, _join(path, key), depth + 1)):

@@ -57,7 +57,7 @@ class Failure:
     traceback: tuple[str, ...] = ()
 
     def output(self) -> dict[str, Any]:
-        """Returns the nbformat error output."""
+        """Return the nbformat error output."""
         name = self.name or TOOL_ERROR
         lines = list(self.traceback) or f"{name}: {self.value}".split("\n")
         return {
@@ -68,17 +68,17 @@ class Failure:
         }
 
     def text(self) -> str:
-        """Returns all that it says, without colours."""
+        """Return all that it says, without colours."""
         return plain("\n".join((self.name, self.value, *self.traceback)))
 
 
 def plain(text: str) -> str:
-    """Returns a text without ANSI escape sequences."""
+    """Return a text without ANSI escape sequences."""
     return _ANSI.sub("", text) if "\x1b" in text else text
 
 
 def split_traceback(text: str) -> tuple[str, Failure] | None:
-    """Splits a text that ends in a Python traceback into what is before it and the traceback.
+    """Split a text that ends in a Python traceback into what is before it and the traceback.
 
     Understands plain and coloured tracebacks of CPython and IPython, chained exceptions,
     exception groups, and the report of a syntax error in a script, which has no header.
@@ -110,7 +110,7 @@ def split_traceback(text: str) -> tuple[str, Failure] | None:
 
 
 def _chain_start(bare: list[str], headers: list[int]) -> int:
-    """Returns the first line of the chained tracebacks that the last header belongs to."""
+    """Return the first line of the chained tracebacks that the last header belongs to."""
     start = headers[-1]
     for header in reversed(headers[:-1]):
         between = bare[header + 1 : start]
@@ -125,7 +125,7 @@ def _chain_start(bare: list[str], headers: list[int]) -> int:
 
 
 def _exception_line(bare: list[str], start: int, name: str | None) -> tuple[str, str] | None:
-    """Returns name and value of the exception whose frames begin at a line."""
+    """Return name and value of the exception whose frames begin at a line."""
     for number in range(start, len(bare)):
         line = _GROUP_BAR.sub("", bare[number])
         if not line[:1].strip():
@@ -154,7 +154,7 @@ def _split_syntax_error(lines: list[str], bare: list[str]) -> tuple[str, Failure
 
 
 def failure_of_text(text: str, name: str = "") -> Failure:
-    """Returns the error that a text tells of.
+    """Return the error that a text tells of.
 
     Parameters
     ----------
@@ -180,7 +180,7 @@ def failure_of_text(text: str, name: str = "") -> Failure:
 
 
 def traceback_lines(value: object) -> tuple[str, ...]:
-    """Returns the lines of a traceback given as text, as list of texts, or as list of frames."""
+    """Return the lines of a traceback given as text, as list of texts, or as list of frames."""
     if isinstance(value, str):
         return tuple(value.rstrip().split("\n")) if value.strip() else ()
     if isinstance(value, list):
@@ -189,7 +189,7 @@ def traceback_lines(value: object) -> tuple[str, ...]:
 
 
 def exit_text(exit_code: int) -> str:
-    """Returns the end of a process in words: ``exit code 137: ended by SIGKILL, …``."""
+    """Return the end of a process in words: ``exit code 137: ended by SIGKILL, …``."""
     # Python tells a signal as a negative code, a shell as 128 + its number.
     number = -exit_code if exit_code < 0 else exit_code - 128
     try:
@@ -209,7 +209,7 @@ _WORD = re.compile(r"[A-Za-z_][\w.]*")
 
 
 def take_failures(fields: Fields, *, is_bad: bool) -> list[Failure]:
-    """Takes the errors that an object of an answer reports.
+    """Take the errors that an object of an answer reports.
 
     Parameters
     ----------
@@ -241,7 +241,7 @@ def take_failures(fields: Fields, *, is_bad: bool) -> list[Failure]:
 
 
 def _failures_of(value: Any) -> list[Failure]:
-    """Returns the errors in the value of an error field."""
+    """Return the errors in the value of an error field."""
     if is_empty(value) or value is False or value == 0:
         return []
     if value is True:
@@ -284,7 +284,7 @@ def _take_text(fields: Fields, names: tuple[str, ...]) -> str:
 
 
 def _of_parts(name: str, value: str, lines: tuple[str, ...]) -> Failure:
-    """Returns the error given in parts, any of which may be missing or hold another."""
+    """Return the error given in parts, any of which may be missing or hold another."""
     if lines and not (name and value):
         found = failure_of_text("\n".join(lines), name)
         return Failure(name or found.name, value or found.value, found.traceback or lines)
@@ -295,7 +295,7 @@ def _of_parts(name: str, value: str, lines: tuple[str, ...]) -> Failure:
 
 
 def _joined(main: Failure, more: Failure) -> Failure:
-    """Returns one error that was told in two fields, with nothing of either lost."""
+    """Return one error that was told in two fields, with nothing of either lost."""
     if not main.name and _WORD.fullmatch(main.value) and not main.traceback and not more.name:
         main = Failure(main.value)  # {"error": "QuotaExceeded", "message": "…"}
     joined = Failure(
@@ -309,5 +309,5 @@ def _joined(main: Failure, more: Failure) -> Failure:
 
 
 def missing_lines(text: str, lines: list[str]) -> list[str]:
-    """Returns those of the lines that a text does not contain, colours aside."""
+    """Return those of the lines that a text does not contain, colours aside."""
     return [line for line in lines if plain(line).strip() not in text]

@@ -19,7 +19,7 @@ _SURROGATE_PAIR = re.compile("([\ud800-\udbff])([\udc00-\udfff])")
 
 
 def clean_text(text: str) -> str:
-    r"""Returns a string that UTF-8 can carry.
+    r"""Return a string that UTF-8 can carry.
 
     Surrogate pairs are joined to the character that they stand for, lone surrogates are written
     out as ``\udXXX``.
@@ -40,7 +40,7 @@ def _join_pair(match: re.Match[str]) -> str:
 
 
 def clean_value(value: object, *, depth: int = 0) -> Any:
-    """Returns a copy of a JSON value that every JSON library and Jupyter's protocol can carry.
+    """Return a copy of a JSON value that every JSON library and Jupyter's protocol can carry.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def clean_value(value: object, *, depth: int = 0) -> Any:
 
 
 def put(target: dict[str, Any], key: str, value: object) -> None:
-    """Adds an entry under a key, or under the key with primes when it is taken."""
+    """Add an entry under a key, or under the key with primes when it is taken."""
     while key in target:
         key += "'"
     target[key] = value
@@ -98,7 +98,7 @@ def _clean_number(value: float) -> Any:
 
 
 def _text_of_deep(value: object) -> str:
-    """Returns JSON text of a value of any depth, made without recursion."""
+    """Return JSON text of a value of any depth, made without recursion."""
     pieces: list[str] = []
     rest: list[tuple[bool, object]] = [(False, value)]  # (is a piece of text already, item)
     while rest:
@@ -125,12 +125,12 @@ def _text_of_deep(value: object) -> str:
 
 
 def json_text(value: object, *, indent: int | None = None) -> str:
-    """Returns JSON text of a cleaned value, with every character as itself where JSON allows it."""
+    """Return JSON text of a cleaned value, with every character as itself where JSON allows it."""
     return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
 def parse_json(text: str) -> Any:
-    """Returns the cleaned object or array that a string holds, or ``None`` when it holds none."""
+    """Return the cleaned object or array that a string holds, or ``None`` when it holds none."""
     stripped = text.strip()
     if stripped[:1] + stripped[-1:] not in ("{}", "[]"):
         return None
@@ -142,7 +142,7 @@ def parse_json(text: str) -> Any:
 
 
 def is_empty(value: object) -> bool:
-    """Returns whether a value carries nothing: None, blank text, or containers of nothing else."""
+    """Return whether a value carries nothing: None, blank text, or containers of nothing else."""
     if value is None:
         return True
     if isinstance(value, str):
@@ -155,7 +155,7 @@ def is_empty(value: object) -> bool:
 
 
 def text_of(value: object) -> str | None:
-    """Returns the text of a string, or of a list of strings joined as they are, or ``None``."""
+    """Return the text of a string, or of a list of strings joined as they are, or ``None``."""
     if isinstance(value, str):
         return value
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
@@ -164,7 +164,7 @@ def text_of(value: object) -> str | None:
 
 
 def lines_text_of(value: object) -> str | None:
-    """Returns the text of a string, or of a list of lines or chunks; ``None`` for the rest.
+    """Return the text of a string, or of a list of lines or chunks; ``None`` for the rest.
 
     Items without any line end among them are lines, otherwise they are chunks.
     """
@@ -207,7 +207,7 @@ _MEASURE_NAMES = re.compile(r"_(ms|seconds|bytes|mb|count)$")
 
 
 def snake_case(name: str) -> str:
-    """Returns a field's name as all names are compared."""
+    """Return a field's name as all names are compared."""
     return _HUMP.sub("_", name).lower().replace("-", "_").replace(" ", "_")
 
 
@@ -231,7 +231,7 @@ class Fields:
         return self._originals.get(name) in self._left
 
     def peek(self, *names: str) -> Any:
-        """Returns the value of the first of these fields that is there and not None."""
+        """Return the value of the first of these fields that is there and not None."""
         for name in names:
             value = self._left.get(self._originals.get(name, ""))
             if name in self and value is not None:
@@ -239,7 +239,7 @@ class Fields:
         return None
 
     def take(self, *names: str) -> Any:
-        """Returns the same as `peek`, and counts the field as dealt with."""
+        """Return the same as `peek`, and counts the field as dealt with."""
         for name in names:
             if name in self:
                 value = self._left.pop(self._originals[name])
@@ -248,7 +248,7 @@ class Fields:
         return None
 
     def take_string(self, *names: str) -> str | None:
-        """Returns the first of these fields that is a string with more than white space in it."""
+        """Return the first of these fields that is a string with more than white space in it."""
         for name in names:
             value = self.peek(name)
             if isinstance(value, str):
@@ -258,21 +258,21 @@ class Fields:
         return None
 
     def drop(self, *names: str) -> None:
-        """Counts all of these fields as dealt with."""
+        """Count all of these fields as dealt with."""
         for name in names:
             self._left.pop(self._originals.get(name, ""), None)
 
     def take_key(self, key: str) -> Any:
-        """Returns the value of the field of exactly this spelling, which counts as dealt with."""
+        """Return the value of the field of exactly this spelling, which counts as dealt with."""
         return self._left.pop(key, None)
 
     def left(self) -> dict[str, Any]:
-        """Returns the fields that have not been taken."""
+        """Return the fields that have not been taken."""
         return dict(self._left)
 
 
 def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the entries of both; one whose key is taken goes under a key of its own."""
+    """Return the entries of both; one whose key is taken goes under a key of its own."""
     both = dict(first)
     for key, value in second.items():
         put(both, key, value)
@@ -280,7 +280,7 @@ def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any
 
 
 def without_noise(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields that carry something which is neither noise nor an echo, at every depth.
+    """Return the fields that carry something which is neither noise nor an echo, at every depth.
 
     A field that is no more than true or false is left out as well, within an object it stays.
     """

@@ -49,7 +49,7 @@ _KNOWN_AS_LIST = ("cells", "results", "content", *PICTURE_LISTS)
 
 
 def is_known(value: Any, depth: int = 0) -> bool:
-    """Returns whether an object has a field by which one of the families is recognised.
+    """Return whether an object has a field by which one of the families is recognised.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def is_known(value: Any, depth: int = 0) -> bool:
 
 
 def is_answer(value: Any, depth: int) -> bool:
-    """Returns whether a value at any place is an answer of a known family."""
+    """Return whether a value at any place is an answer of a known family."""
     if isinstance(value, str) and depth <= DESCENT_LIMIT:
         value = answer_in_text(value, depth)
     if isinstance(value, list):
@@ -85,7 +85,7 @@ def is_answer(value: Any, depth: int) -> bool:
 
 
 def answer_in_text(text: str, depth: int) -> Any:
-    """Returns the answer that a string holds as JSON; ``None`` for a text of the user's own.
+    """Return the answer that a string holds as JSON; ``None`` for a text of the user's own.
 
     A user may print JSON, for example the answer of a web service: only what looks like nothing
     but a tool's answer is taken for one, and never a text with a line end after it.
@@ -99,7 +99,7 @@ def answer_in_text(text: str, depth: int) -> Any:
 
 
 def _is_surely_answer(value: dict[str, Any], depth: int) -> bool:
-    """Returns whether an object has several fields of one family, so that it is hardly chance."""
+    """Return whether an object has several fields of one family, so that it is hardly chance."""
     names = {snake_case(key) for key in value}
     if names & {"stdout", "stderr"} or {"results", "logs"} <= names or is_item(value):
         return True
@@ -123,7 +123,7 @@ def _are_items(value: Any) -> bool:
 
 
 def says_that_it_failed(value: Any) -> bool:
-    """Returns whether an answer says at its top that something failed."""
+    """Return whether an answer says at its top that something failed."""
     if not isinstance(value, dict):
         return False
     fields = Fields(value)
@@ -136,7 +136,7 @@ def says_that_it_failed(value: Any) -> bool:
 
 
 def is_answer_by_itself(value: Any, depth: int) -> bool:
-    """Returns whether a value under a name that no family knows is an answer nevertheless."""
+    """Return whether a value under a name that no family knows is an answer nevertheless."""
     if isinstance(value, str):
         return answer_in_text(value, depth) is not None
     if isinstance(value, list):
@@ -145,14 +145,14 @@ def is_answer_by_itself(value: Any, depth: int) -> bool:
 
 
 def is_process(item: dict[str, Any]) -> bool:
-    """Returns whether an object has the streams or the exit code of a process."""
+    """Return whether an object has the streams or the exit code of a process."""
     fields = Fields(item)
     names = (*EXIT_NAMES, *STREAM_NAMES["stdout"], *STREAM_NAMES["stderr"])
     return any(name in fields for name in names)
 
 
 def are_named_pictures(value: Any) -> bool:
-    """Returns whether an object holds pictures or files under their names."""
+    """Return whether an object holds pictures or files under their names."""
     return (
         isinstance(value, dict)
         and bool(value)
@@ -164,14 +164,14 @@ def are_named_pictures(value: Any) -> bool:
 
 
 def state_of(fields: Fields) -> str | None:
-    """Returns the word of ``status`` or ``state``; ``None`` when it is none that is known."""
+    """Return the word of ``status`` or ``state``; ``None`` when it is none that is known."""
     word = fields.peek("status", "state")
     word = snake_case(word.strip()) if isinstance(word, str) else None
     return word if word in GOOD_STATES | BAD_STATES | TIMEOUT_STATES else None
 
 
 def take_streams(fields: Fields, parts: ResultParts) -> None:
-    """Takes ``stdout``, ``stderr`` and ``logs`` from an object of the answer.
+    """Take ``stdout``, ``stderr`` and ``logs`` from an object of the answer.
 
     The texts of streams that the answer holds apart go before all other outputs; log entries, which
     have an order of their own, keep it.
@@ -230,7 +230,7 @@ _CUT_NAMES = ("truncated", "output_truncated", "stdout_truncated", "stderr_trunc
 
 
 def take_flags(fields: Fields, parts: ResultParts, *, has_streams: bool) -> bool:
-    """Takes the flags: the fields that tell success, failure, timeout and exit code.
+    """Take the flags: the fields that tell success, failure, timeout and exit code.
 
     Parameters
     ----------
@@ -276,7 +276,7 @@ def take_flags(fields: Fields, parts: ResultParts, *, has_streams: bool) -> bool
 
 
 def _take_state(fields: Fields, parts: ResultParts) -> bool:
-    """Takes ``status`` or ``state`` where its word is known; returns whether it is a bad one."""
+    """Take ``status`` or ``state`` where its word is known; return whether it is a bad one."""
     word = state_of(fields)
     if word is None:
         return False
