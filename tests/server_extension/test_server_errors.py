@@ -33,6 +33,7 @@ STATUSES = {
     "NoSandboxError": 409,
     "SandboxFailedError": 409,
     "SandboxLostError": 409,
+    "OutcomeUnknownError": 409,
     "RouteError": 409,
 }
 
