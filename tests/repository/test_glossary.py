@@ -52,7 +52,9 @@ def test_files_and_tests_that_a_document_names_exist(document: str) -> None:
     path = ROOT / document
     if not path.exists():  # a source distribution holds the documents below docs/ alone
         pytest.skip(f"{document} is not in this tree")
-    for file, name in re.findall(r"`((?:[\w-]+/)+[\w-]+\.\w+)(?:::(\w+))?`", path.read_text("utf-8")):
+    for file, name in re.findall(
+        r"`((?:[\w-]+/)+[\w-]+\.\w+)(?:::(\w+))?`", path.read_text("utf-8")
+    ):
         found = [base / file for base in (ROOT, PACKAGE, ROOT / "tests") if (base / file).exists()]
         assert found, f"{file} is not there"
         if name:
