@@ -109,6 +109,7 @@ def _serve(options: argparse.Namespace) -> int:
     import logging
 
     from ivy_kernel.local_sandbox.config import Config, ConfigError
+    from ivy_kernel.local_sandbox.environment import Observer
     from ivy_kernel.local_sandbox.process_reaper import SANDBOX_ID_VARIABLE
     from ivy_kernel.local_sandbox.script import runner_of
     from ivy_kernel.local_sandbox.server import Options, serve
@@ -128,6 +129,11 @@ def _serve(options: argparse.Namespace) -> int:
         level=logging.INFO if options.verbose else logging.WARNING,
         format="%(asctime)s %(levelname)s %(message)s",
     )
+    observer = Observer()
+    if options.control:
+        from ivy_kernel.local_sandbox.simulation.control import Counters  # only if asked for
+
+        observer = Counters()
     options.root.mkdir(mode=0o700, parents=True, exist_ok=True)
     return serve(
         Options(
@@ -138,6 +144,7 @@ def _serve(options: argparse.Namespace) -> int:
             idle_exit_seconds=options.idle_exit_seconds,
             control=options.control,
             config=config,
+            observer=observer,
             supervisor_pid=options.supervisor_pid,
             supervisor_descriptor=options.supervisor_descriptor,
         )

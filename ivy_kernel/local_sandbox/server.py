@@ -68,6 +68,8 @@ class Options:
         Whether ``/_control`` is served.
     config
         The settings to start with.
+    observer
+        Is told what the server does.
     supervisor_pid
         The entry process, which stands for the server; 0 for none.
     supervisor_descriptor
@@ -81,6 +83,7 @@ class Options:
     idle_exit_seconds: float
     control: bool
     config: Config
+    observer: Observer
     supervisor_pid: int = 0
     supervisor_descriptor: int = -1
 
@@ -109,12 +112,9 @@ class Server:
         self._options = options
         self._token = token
         self._stop = asyncio.Event()
-        observer = Observer()
-        if options.control:
-            from ivy_kernel.local_sandbox.simulation.control import Counters  # only if asked for
-
-            observer = Counters()
-        context = ServerContext(options.root, token, options.config, self._sweep_orphans, observer)
+        context = ServerContext(
+            options.root, token, options.config, self._sweep_orphans, options.observer
+        )
         self.state = handlers.ServerState(
             context=context,
             credentials=Credentials(context),

@@ -225,9 +225,9 @@ def test_a_plain_server_loads_no_simulation(tmp_path: Path) -> None:
     ("arguments", "module"),
     [
         (["--control"], "control"),
-        (["--config", '{"result_family": "text"}'], "result_shapes"),
-        (["--config", '{"result_case": "camel"}'], "result_shapes"),
-        (["--config", '{"runner": "serial"}'], "runners"),
+        (["--config", '{"result_family": "text"}'], "platforms"),
+        (["--config", '{"result_case": "camel"}'], "platforms"),
+        (["--config", '{"runner": "serial"}'], "platforms"),
     ],
 )
 def test_a_setting_loads_its_part_of_the_simulation(

@@ -21,6 +21,7 @@ BANNED = {
 
 DOCUMENTS = [
     *("CONTRIBUTING.md", "SECURITY.md", "docs/glossary.md", "docs/testing.md"),
+    *("docs/architecture.md", "docs/agent-protocol.md"),
     *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs/decisions").glob("*.md")),
 ]
 
