@@ -24,7 +24,6 @@ from ivy_kernel.status.backoff import Backoff
 from ivy_kernel.status.clock import monotonic_seconds
 
 # Retries -----------------------------------------------------------------------------------------
-
 BACKOFF = Backoff(first_seconds=0.25, longest_seconds=5.0)
 _SPREAD = 0.1
 """Share of the backoff that is added to ``Retry-After``: the server told many clients the same."""
@@ -105,8 +104,6 @@ async def with_retries(
 
 
 # The clients -------------------------------------------------------------------------------------
-
-
 def recoup_credential(key: Callable[[], str]) -> Credential:
     """Return Recoup's credential: ``x-api-key`` alone, since both headers at once get a 401."""
     return Credential(

@@ -175,7 +175,6 @@ RECOUP_STATUS = Operation(
 
 
 # Bodies and error responses -----------------------------------------------------------------------
-
 DETAIL_LIMIT_CHARACTERS = 300
 RETRY_AFTER_LIMIT_SECONDS = 24 * 3600.0
 

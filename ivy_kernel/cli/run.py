@@ -143,8 +143,6 @@ def kernel_arguments(app: IvyCommandApp) -> list[str]:
 
 
 # Notebook files -----------------------------------------------------------------------------------
-
-
 def check_target(target: Path) -> None:
     """Check before a long run that its result can be written.
 
@@ -210,7 +208,6 @@ def write_notebook(notebook: Any, target: Path) -> None:
 
 
 # Execution ----------------------------------------------------------------------------------------
-
 STARTS = 3
 """Tries to start a kernel that dies before any cell: another program may take its port."""
 
@@ -338,8 +335,6 @@ def _number_of_failed(notebook: Any) -> int:
 
 
 # What the terminal shows --------------------------------------------------------------------------
-
-
 def print_cell(cell: Any) -> None:
     """Print a cell's source, as a terminal session shows it."""
     width = min(shutil.get_terminal_size().columns, 100)

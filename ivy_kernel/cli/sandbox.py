@@ -175,8 +175,6 @@ def status_facts(lifecycle: Lifecycle, status: Json) -> Json:
 
 
 # The local sandbox --------------------------------------------------------------------------------
-
-
 class ServeApp(IvyCommandApp):
     """Run the local sandbox in the foreground, until Ctrl-C.
 
@@ -220,7 +218,6 @@ def _end_process(process: asyncio.subprocess.Process) -> None:
 
 
 # The watch: jupyter ivy status --watch ------------------------------------------------------------
-
 TICK_SECONDS = 1.0
 
 WAITING_SECONDS = 3.0

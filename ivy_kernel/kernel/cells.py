@@ -33,7 +33,6 @@ from ivy_kernel.session.start_progress import blanked, is_progress
 from ivy_kernel.status.model import SandboxStatus
 
 # Sinks of messages ------------------------------------------------------------------------------
-
 InputReplier = Callable[[Message], Coroutine[Any, Any, None]]
 """Has the user reply to an ``input_request`` of the sandbox."""
 
@@ -133,7 +132,6 @@ class EarlierCells:
 
 
 # The runner -------------------------------------------------------------------------------------
-
 COMM_APART_SECONDS = 0.03
 """Pause between a comm message and a cell's reply.
 
@@ -212,7 +210,6 @@ class CellRunner:
         return self.session.live if self.session is not None else None
 
     # One cell ----------------------------------------------------------------------------------
-
     async def execute(self, cell: Cell) -> Outcome:
         """Run one cell to its one end; what it shows has been sent when this returns."""
         self._task = asyncio.current_task()
@@ -303,7 +300,6 @@ class CellRunner:
             self._following = False
 
     # What is shown -----------------------------------------------------------------------------
-
     def _show(self, message: Message) -> None:
         """Show a message, of the running cell or of none; widgets' messages count as shown now."""
         if message.msg_type.startswith("comm_"):
@@ -347,7 +343,6 @@ class CellRunner:
             self._sink(Message("stream", {"name": "stderr", "text": f"[{sentence}]\n"}))
 
     # Beside cells ------------------------------------------------------------------------------
-
     async def ask_sandbox(self, msg_type: str, content: Json, *, seconds: float) -> Json | None:
         """Make a request about code; ``None`` when the sandbox is not there, busy, or too slow."""
         if self.session is None or self.busy:

@@ -23,8 +23,6 @@ WIDGETS_CONTROL = "jupyter.widget.control"
 
 
 # Comms of this process, as %%local and the status widget open them ------------------------------
-
-
 class LocalComms:
     """Sends and receives for the comms that are opened in this process.
 
@@ -98,8 +96,6 @@ class _LocalComm(BaseComm):
 
 
 # Comms of the sandbox --------------------------------------------------------------------------
-
-
 class RemoteComms:
     """The open comms of one session's kernel, known from the messages that pass here.
 
@@ -177,7 +173,6 @@ class RemoteComms:
 
 
 # The front end's way to both --------------------------------------------------------------------
-
 INFO_SECONDS = 5.0
 """Time limit for the sandbox to list its comms where they are known here too."""
 INFO_UNSURE_SECONDS = 25.0

@@ -84,7 +84,6 @@ class IvyKernel(BaseKernel):
         self._sandbox_counts = False
 
     # Kernel info -------------------------------------------------------------------------------
-
     @property
     def kernel_info(self) -> Json:
         """Static, without any network (message spec, "Kernel info").
@@ -111,7 +110,6 @@ class IvyKernel(BaseKernel):
             )
 
     # Cells -------------------------------------------------------------------------------------
-
     async def do_execute(
         self,
         code: str,
@@ -229,7 +227,6 @@ class IvyKernel(BaseKernel):
         return Outcome("succeeded" if reply["status"] == "ok" else "failed", reply)
 
     # Widgets -----------------------------------------------------------------------------------
-
     async def _comm_message(self, stream: Any, ident: Any, parent: Json) -> None:
         """``comm_open``, ``comm_msg``, ``comm_close`` (message spec, "Custom messages").
 
@@ -259,7 +256,6 @@ class IvyKernel(BaseKernel):
         return self.runner.comms.must_ask
 
     # Code help and history ---------------------------------------------------------------------
-
     async def do_is_complete(self, code: str) -> Json:
         """See `CodeHelp`."""
         return self._code_help.is_complete(code)
@@ -310,7 +306,6 @@ class IvyKernel(BaseKernel):
         return {"status": "ok", "history": found}
 
     # Interrupt and shutdown (on the control thread) ---------------------------------------------
-
     async def interrupt_request(self, stream: Any, ident: Any, parent: Json) -> None:
         """Stop the running cell, and answer when that is under way (message spec, "Interrupt")."""
         content: Json = {"status": "ok"}
@@ -371,7 +366,6 @@ def _import_cells() -> None:
 
 
 # The application --------------------------------------------------------------------------------
-
 CONTROL_END_SECONDS = 2.0
 """Time limit for the control thread to end at exit."""
 

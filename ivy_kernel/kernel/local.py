@@ -73,7 +73,6 @@ def _end_the_cell() -> None:
 
 
 # Splitting a cell -------------------------------------------------------------------------------
-
 MISPLACED = (
     "%ivy runs here, the rest of a cell in the sandbox, so %ivy lines must come first in a cell "
     "or stand alone in one. Nothing of this cell was run."

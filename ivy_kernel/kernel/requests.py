@@ -17,7 +17,6 @@ if TYPE_CHECKING:  # importing it takes longer than the kernel's start
     from ivy_kernel.kernel.cells import CellRunner
 
 # Code help (shell channel) -----------------------------------------------------------------------
-
 AskSandbox = Callable[[str, Json], Awaitable[Json | None]]
 """Makes a request to the sandbox, if it is there and idle; ``None`` without a quick reply."""
 
@@ -63,7 +62,6 @@ class CodeHelp:
 
 
 # History (shell channel) -------------------------------------------------------------------------
-
 Entry = tuple[int, int, Any]
 """Session, line, and input or (input, output)."""
 
@@ -149,7 +147,6 @@ class History:
 
 
 # The user's input (stdin channel) ----------------------------------------------------------------
-
 INPUT_POLL_SECONDS = 0.02
 """Polling interval for the reply on the stdin channel."""
 
@@ -193,7 +190,6 @@ async def request_input(
 
 
 # Debugger and usage (control channel) ------------------------------------------------------------
-
 USAGE_SECONDS = 1.0
 DEBUG_SECONDS = 30.0
 """Time limits for the sandbox's kernel to reply."""

@@ -128,7 +128,6 @@ def _bearer(value: str) -> str:
 Json = dict[str, Any]
 
 # -- whose chats ------------------------------------------------------------------------------
-
 _MAX_ID_CHARS = 256
 _IDS = ("sessionId", "chatId", "campaignId")
 

@@ -87,7 +87,6 @@ class Sandbox:
         self.calls_in_flight = 0
 
     # -- state and status ----------------------------------------------------------------------
-
     @property
     def pids(self) -> list[int]:
         """Its living processes."""
@@ -160,7 +159,6 @@ class Sandbox:
         self._set_timer()
 
     # -- create --------------------------------------------------------------------------------
-
     async def create(self, tunnel_url: str) -> tuple[int, Json]:
         """Start or resume it, unless it runs or is starting; returns HTTP status and answer."""
         self.advance()
@@ -244,7 +242,6 @@ class Sandbox:
             self._fail("all processes of the sandbox were killed")
 
     # -- use -----------------------------------------------------------------------------------
-
     def touch(self) -> None:
         """Count this moment as activity."""
         self._last_activity_at = self._clock.now()
@@ -286,7 +283,6 @@ class Sandbox:
                 self.touch()
 
     # -- the ends ------------------------------------------------------------------------------
-
     def _set_timer(self) -> None:
         """Set the timer for the next deadline."""
         if self._timer is not None:

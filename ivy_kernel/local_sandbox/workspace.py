@@ -275,7 +275,6 @@ def register(path: Path, entry: Json) -> None:
 
 
 # -- where the files are ----------------------------------------------------------------------
-
 # Upper case is left out: "A" and "a" are one name on some file systems. "~" is left out, so that
 # no chat can take the name that is made for another.
 _PLAIN = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,47}")

@@ -14,28 +14,14 @@ from ivy_kernel.errors import UsageError
 from ivy_kernel.magics.options import HelpAskedError, OptionParser, cell_parser, split_line
 from ivy_kernel.models import Message, Sink
 from ivy_kernel.session.describe import route_lines, settings_table, status_lines
-from ivy_kernel.session.open import open_lifecycle
+from ivy_kernel.session.open import SessionOwner, open_lifecycle
 from ivy_kernel.session.session import Session
-from ivy_kernel.settings.live import LiveSettings
 from ivy_kernel.status.clock import monotonic_seconds
 from ivy_kernel.status.model import SandboxStatus
 
 
-class CommandOwner(Protocol):
+class CommandOwner(SessionOwner, Protocol):
     """The notebook whose cell holds a command."""
-
-    @property
-    def live(self) -> LiveSettings:
-        """The settings."""
-
-    def session(self) -> Session:
-        """Return the session that the notebook's cells use.
-
-        Raises
-        ------
-        SettingError
-            When the settings mean none: says why.
-        """
 
     async def confirm(self, question: str) -> bool:
         """Ask the user a yes/no question, before something is lost."""
@@ -82,7 +68,6 @@ async def run_command(line: str, sink: Sink, owner: CommandOwner) -> None:
 
 
 # The commands -----------------------------------------------------------------------------------
-
 Options = argparse.Namespace
 
 
@@ -156,7 +141,6 @@ async def _help(owner: CommandOwner, options: Options, sink: Sink) -> None:
 
 
 # The table of commands --------------------------------------------------------------------------
-
 Argument = tuple[str, dict[str, Any]]
 """An argument's name or flag, with the keywords of argparse's ``add_argument``."""
 

@@ -135,8 +135,6 @@ def unload(shell: Any) -> None:
 
 
 # Commands and cells, as work on the loop thread --------------------------------------------------
-
-
 class _CommandWork:
     """One ``%ivy`` line, as work on the loop thread."""
 
@@ -248,8 +246,6 @@ async def _reply_to_input(session: Session, request: Message, post: Post) -> Non
 
 
 # Sessions ----------------------------------------------------------------------------------------
-
-
 @dataclass(slots=True)
 class _Open:
     """A session, and what its settings were."""

@@ -82,7 +82,6 @@ def split_line(name: str, line: str) -> list[str]:
 
 
 # %%ivy ------------------------------------------------------------------------------------------
-
 SCRIPT_LANGUAGES = {tool.lang: tool.name for tool in TOOLS.values() if tool.lang}
 LANGUAGES = {"python": "", **SCRIPT_LANGUAGES}
 """Language → the tool that runs it; Python goes where all cells go, and keeps its variables."""

@@ -12,9 +12,8 @@ from ivy_kernel.models import Fate, Json, Message
 from ivy_kernel.routes.outcomes import PLAIN, RED
 from ivy_kernel.session.start_progress import is_progress
 
+
 # Errors -----------------------------------------------------------------------------------------
-
-
 class RemoteCellError(Exception):
     """A cell in the sandbox ended with an error.
 
@@ -79,7 +78,6 @@ def shown_briefly(error: IvyError) -> IvyError:
 
 
 # Outputs ----------------------------------------------------------------------------------------
-
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 NO_WIDGETS = (
     "[Live widgets of the sandbox work in the Ivy Sandbox kernel, not below %%ivy; their text is "
@@ -201,7 +199,6 @@ class NativeOutput:
         return data, metadata
 
     # Progress of a sandbox's start: shown while it lasts, and nothing of it stays ---------------
-
     def _show_progress(self, message: Message) -> None:
         content = message.content
         if not self._has_front_end:

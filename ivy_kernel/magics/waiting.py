@@ -90,8 +90,6 @@ def _is_alone(shell: Any) -> bool:
 
 
 # Input by the user, asked for on the loop thread -------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class InputRequest:
     """A request for a line of text from the user.
@@ -146,8 +144,6 @@ async def ask_user(prompt: str, post: Post, *, is_secret: bool = False) -> str:
 
 
 # Waiting in the calling thread -------------------------------------------------------------------
-
-
 class CellWork(Protocol[ItemOut, ResultOut]):
     """Work on the loop thread that a cell waits for."""
 
@@ -280,8 +276,6 @@ class BlockingCall(Generic[Item, Result]):
 
 
 # The thread of the event loop --------------------------------------------------------------------
-
-
 class LoopThread:
     """An event loop that runs in a daemon thread until `stop`.
 

@@ -13,7 +13,7 @@ import html
 import threading
 from collections.abc import Coroutine
 from importlib import resources
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ivy_kernel.errors import IvyError, SettingError, UsageError
 from ivy_kernel.magics import SHELL_ATTRIBUTE
@@ -23,8 +23,8 @@ from ivy_kernel.status.clock import monotonic_seconds
 from ivy_kernel.status.model import StatusReading
 
 if TYPE_CHECKING:
+    from ivy_kernel.session.open import SessionOwner
     from ivy_kernel.session.session import Session
-    from ivy_kernel.settings.live import LiveSettings
     from ivy_kernel.status.polling import Watch
 
 try:
@@ -38,23 +38,6 @@ except ImportError as exc:
 
 FIRST_STATUS_SECONDS = 2.0
 """Time limit for the first status, which the text in a saved notebook is made of."""
-
-
-class WidgetOwner(Protocol):
-    """The notebook that shows a widget."""
-
-    @property
-    def live(self) -> LiveSettings:
-        """The settings."""
-
-    def session(self) -> Session:
-        """Return the session that the notebook's cells use.
-
-        Raises
-        ------
-        SettingError
-            When the settings mean none: says why.
-        """
 
 
 def _built(name: str) -> str:
@@ -100,7 +83,7 @@ class StatusWidget(anywidget.AnyWidget):
     def __init__(
         self,
         *,
-        owner: WidgetOwner | None = None,
+        owner: SessionOwner | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         if owner is None or loop is None:
@@ -123,7 +106,6 @@ class StatusWidget(anywidget.AnyWidget):
             self._first.wait(FIRST_STATUS_SECONDS)
 
     # Watching ----------------------------------------------------------------------------------
-
     async def _look(self) -> None:
         """Watch the sandbox that the settings mean now."""
         try:
@@ -166,7 +148,6 @@ class StatusWidget(anywidget.AnyWidget):
         super().close()
 
     # Buttons -----------------------------------------------------------------------------------
-
     def _on_message(self, _: object, content: object, buffers: object) -> None:
         """Called by ipywidgets for a button, in whatever thread it handles comm messages."""
         action = content.get("action") if isinstance(content, dict) else None
@@ -207,7 +188,6 @@ class StatusWidget(anywidget.AnyWidget):
             self._on_reading(reading)
 
     # Threads -----------------------------------------------------------------------------------
-
     def _is_on_loop(self) -> bool:
         try:
             return asyncio.get_running_loop() is self._loop
@@ -233,7 +213,6 @@ class StatusWidget(anywidget.AnyWidget):
                 setattr(self, name, value)
 
     # In a saved notebook ------------------------------------------------------------------------
-
     def _words(self) -> list[str]:
         if self.missing:
             return [str(self.missing)]
@@ -263,7 +242,7 @@ def _as_addressed(data: object, subshell_id: str | None) -> str | None:
     return subshell_id
 
 
-async def open_widget(owner: WidgetOwner) -> Json:
+async def open_widget(owner: SessionOwner) -> Json:
     """Make a widget on the running loop; return the content of the display that shows it."""
     widget = StatusWidget(owner=owner, loop=asyncio.get_running_loop())
     await asyncio.to_thread(widget._first.wait, FIRST_STATUS_SECONDS)
@@ -271,7 +250,7 @@ async def open_widget(owner: WidgetOwner) -> Json:
     return {"data": data, "metadata": metadata, "transient": {}}
 
 
-def _this_notebook() -> tuple[WidgetOwner, asyncio.AbstractEventLoop]:
+def _this_notebook() -> tuple[SessionOwner, asyncio.AbstractEventLoop]:
     """Return the sessions of the magics, which are loaded if they are not yet, and their loop."""
     from IPython import get_ipython
 

@@ -204,8 +204,6 @@ def unanswered(expressions: Iterable[str], reason: str) -> Json:
 
 
 # The script route --------------------------------------------------------------------------------
-
-
 class ScriptRoute(OneCallRoute):
     """Runs each cell through ``sandbox_python``; the platform caps scripts at 120 s."""
 
@@ -267,7 +265,6 @@ def show_last_value(code: str) -> str:
 
 
 # The notebook route ------------------------------------------------------------------------------
-
 MIME_TYPE = "application/vnd.ivy-kernel.page+json"
 
 _SHOW = f"""

@@ -110,7 +110,6 @@ class NothingHandler(IvyHandler):
 
 
 # Server-sent events -------------------------------------------------------------------------------
-
 HEARTBEAT_SECONDS = 15.0
 """Proxies cut connections that are silent for a minute or so."""
 

@@ -56,7 +56,6 @@ class SandboxEntry:
         self._watched_since = float("-inf")
 
     # Status -------------------------------------------------------------------------------------
-
     async def retarget(self, target: SandboxTarget) -> None:
         """Take over a new target for the same sandbox, after the settings have changed."""
         before, now = self._lifecycle, target.lifecycle
@@ -181,7 +180,6 @@ class SandboxEntry:
         return {**status.to_json(now), "age_ms": None}
 
     # Actions ------------------------------------------------------------------------------------
-
     async def act(self, action: Action) -> None:
         """Act on the sandbox, or joins the same action if it is under way.
 

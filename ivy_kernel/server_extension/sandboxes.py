@@ -91,7 +91,6 @@ class SandboxRegistry:
         self.closed = False
 
     # For the handlers ---------------------------------------------------------------------------
-
     @contextmanager
     def listen(self) -> Iterator[Listener]:
         """Add a viewer for the time of the ``with`` block."""
@@ -174,7 +173,6 @@ class SandboxRegistry:
             listener.notify()
 
     # While there is a viewer --------------------------------------------------------------------
-
     def _is_watched(self) -> bool:
         return bool(self._listeners) or monotonic_seconds() < self._lingers_until
 

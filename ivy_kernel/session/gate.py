@@ -311,11 +311,6 @@ class KeepAlive:
     """Keeps the embedded local sandbox's server running while a notebook is open on it.
 
     Nothing of the kind is done to a sandbox in the cloud, which would be kept from hibernating.
-
-    Parameters
-    ----------
-    lifecycle
-        The sandbox.
     """
 
     def __init__(self, lifecycle: Lifecycle) -> None:

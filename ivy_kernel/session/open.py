@@ -11,6 +11,7 @@ import json
 import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Protocol
 
 from jupyter_core.paths import jupyter_data_dir
 
@@ -27,9 +28,8 @@ from ivy_kernel.session.session import Session
 from ivy_kernel.settings.live import LiveSettings
 from ivy_kernel.settings.settings import LOCAL_CHAT_ID, Ivy, missing_sentence
 
+
 # Generated session ids ----------------------------------------------------------------------------
-
-
 def session_ids_file() -> Path:
     """Return the path of the file that keeps the generated ids."""
     return Path(jupyter_data_dir()) / "ivy" / "session-ids.json"
@@ -69,9 +69,25 @@ def _read(path: Path) -> dict[str, str]:
 
 
 # Factories ----------------------------------------------------------------------------------------
-
 LOCAL_RETRY_SECONDS = 0.5
 """A local sandbox that refuses a connection has ended, and comes back only when it is started."""
+
+
+class SessionOwner(Protocol):
+    """A notebook: its settings, and the session that they lead to."""
+
+    @property
+    def live(self) -> LiveSettings:
+        """The settings."""
+
+    def session(self) -> Session:
+        """Return the session that the notebook's cells use.
+
+        Raises
+        ------
+        SettingError
+            When the settings mean none: says why.
+        """
 
 
 CLOUD_AGENT = AgentOptions()

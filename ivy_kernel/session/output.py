@@ -255,7 +255,6 @@ def front_end_throttle(send: Sink, *, limit_bytes: int) -> OutputThrottle:
 
 
 # The length limit of a cell's text -----------------------------------------------------------
-
 SPILL_LIMIT_BYTES = 1_000_000_000
 """A longer text is not kept: a cell that prints for ever must not fill the disk."""
 OLD_SPILL_SECONDS = 7 * 24 * 3600.0

@@ -42,19 +42,8 @@ ERRORS_WHEN_SANDBOX_ENDS = (NoAnswerError, SandboxBrokenError, UnexpectedStatusE
 class _CellRun:
     """One cell under way: how far it has come, and what an interrupt has to stop.
 
-    Parameters
-    ----------
-    sink
-        Takes the cell's messages.
-    gate
-        Says what it means when a cell is refused.
-
-    Attributes
-    ----------
-    was_sent
-        Whether the cell itself has gone out, so that it may have run.
-    was_terminated
-        Whether the user has terminated the sandbox under it.
+    ``was_sent``: the cell itself has gone out, so it may have run. ``was_terminated``: the user has
+    terminated the sandbox under it.
     """
 
     def __init__(self, sink: Sink, gate: SandboxGate) -> None:
@@ -205,7 +194,6 @@ class Session:
         self._terminating = asyncio.Lock()
 
     # Cells -------------------------------------------------------------------------------------
-
     async def execute(
         self, cell: Cell, sink: Sink, *, on_ready: Callable[[], None] | None = None
     ) -> Outcome:
@@ -312,7 +300,6 @@ class Session:
             await self._choice.route.interrupt()
 
     # Beside cells ------------------------------------------------------------------------------
-
     async def ask(self, msg_type: str, content: Json) -> Json | None:
         """Ask about code, as ``complete_request`` does; return ``None`` where nothing can answer.
 
@@ -372,7 +359,6 @@ class Session:
         return self._choice.describe()
 
     # The sandbox's life ------------------------------------------------------------------------
-
     async def create(self, sink: Sink) -> SandboxStatus:
         """Start the sandbox now and wait for it, with progress in ``sink``."""
         await self.lifecycle.create()
@@ -423,7 +409,6 @@ class Session:
         await self.lifecycle.aclose()
 
     # What the routes report ---------------------------------------------------------------------
-
     def on_background(self, message: Message) -> None:
         """Take a message that belongs to no running cell."""
         self._show_background(message)

@@ -19,7 +19,6 @@ from email.utils import parsedate_to_datetime
 from functools import partial
 
 # The headers that carry times: Date and Retry-After (RFC 9110) ------------------------------------
-
 # Bounded, so that no header makes a float of a million digits.
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 
@@ -78,7 +77,6 @@ def parse_retry_after(value: str | None, server_date: datetime | None) -> float 
 
 
 # The clock ---------------------------------------------------------------------------------------
-
 _CLOCKS_THAT_COUNT_SLEEP = {"linux": "CLOCK_BOOTTIME", "darwin": "CLOCK_MONOTONIC"}
 
 
@@ -106,7 +104,6 @@ monotonic_seconds: Callable[[], float] = choose_clock(sys.platform)
 
 
 # The timing of one request -----------------------------------------------------------------------
-
 _HALF_A_SECOND = timedelta(milliseconds=500)
 
 

@@ -190,7 +190,6 @@ def read_instant(value: object) -> datetime | None:
 
 
 # Recoup ------------------------------------------------------------------------------------------
-
 _RECOUP_STATES: dict[str, State] = {
     "provisioning": "provisioning",
     "active": "active",
@@ -270,7 +269,6 @@ def _recoup_state(
 
 
 # Ivy ---------------------------------------------------------------------------------------------
-
 _IVY_STATES: dict[str, State] = {
     "none": "none",
     "provisioning": "provisioning",

@@ -77,7 +77,6 @@ class Monitor:
         self._closed = False
 
     # For watchers -------------------------------------------------------------------------------
-
     @property
     def reading(self) -> StatusReading:
         """The newest reading, also when it was no news to the watchers."""
@@ -96,7 +95,6 @@ class Monitor:
         return watch
 
     # For code that acts on the sandbox ----------------------------------------------------------
-
     def refresh_soon(self) -> None:
         """Poll as soon as it is allowed, and often for a few seconds.
 
@@ -151,7 +149,6 @@ class Monitor:
             await asyncio.sleep(0)  # lets the cancelled timers of the task end too
 
     # On the loop --------------------------------------------------------------------------------
-
     def _on_loop(self, function: Callable[..., None], *args: object) -> None:
         try:
             running = asyncio.get_running_loop()
@@ -288,7 +285,6 @@ class Monitor:
 
 
 # One monitor for each sandbox --------------------------------------------------------------------
-
 _monitors: dict[Hashable, Monitor] = {}
 _monitors_lock = threading.Lock()
 

@@ -83,7 +83,6 @@ def _retrieve(task: asyncio.Future[SandboxStatus]) -> None:
 
 
 # A new key after a refusal ------------------------------------------------------------------------
-
 _log = logging.getLogger(__name__)
 
 
@@ -129,7 +128,6 @@ class KeyCheck:
 
 
 # The polling task ---------------------------------------------------------------------------------
-
 _SLICE_SECONDS = 5.0
 """The longest single sleep: timers stand still while the machine sleeps, so a long one would end
 late; after each slice the clock, which counts that time, is read again."""

@@ -151,7 +151,6 @@ CASES: tuple[ResultCase, ...] = get_args(ResultCase)
 NESTINGS: tuple[ResultNesting, ...] = get_args(ResultNesting)
 
 # Shapes of results -------------------------------------------------------------------------------
-
 _TYPED_NAMES = {
     "text/plain": "text",
     "text/html": "html",

@@ -222,7 +222,6 @@ class AgentStarter:
 
 
 # The connection ----------------------------------------------------------------------------------
-
 HELD_LIMIT_FACTOR = 4
 """The inbox may hold this many times the agent's own log limit: beyond that limit the agent drops
 output, but it keeps every reply."""
