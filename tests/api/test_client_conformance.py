@@ -49,7 +49,7 @@ def recoup(server: RunningSandbox, key: str = "") -> RecoupClient:
 
 
 async def test_the_whole_life_of_a_sandbox(sandbox: RunningSandbox) -> None:
-    """Create, status, tool, exec, manifest, terminate, and create again."""
+    """Create, status, tools, manifest, terminate, and create again."""
     chat = "life"
     async with ivy(sandbox.url, key=sandbox.token) as client:
         assert (await client.status(chat)).body["status"] == "none"
@@ -61,8 +61,8 @@ async def test_the_whole_life_of_a_sandbox(sandbox: RunningSandbox) -> None:
             chat, "sandbox_python", {"code": "print(6 * 7)"}, timeout_seconds=30
         )
         assert "42" in str(result)
-        shown = await client.execute_command(
-            chat, {"command": "echo hal$((1))o"}, timeout_seconds=9
+        shown = await client.run_tool(
+            chat, "sandbox_exec", {"command": "echo hal$((1))o"}, timeout_seconds=9
         )
         assert "hal1o" in str(shown)
         await client.run_tool(
@@ -142,7 +142,6 @@ async def test_wrong_credentials_are_refused_on_every_route(
             client.create(**ids),
             client.status("owned"),
             client.run_tool("owned", "sandbox_python", {"code": "1"}, timeout_seconds=5),
-            client.execute_command("owned", {"command": "true"}, timeout_seconds=5),
             client.manifest("owned"),
             client.terminate("owned"),
         ]
