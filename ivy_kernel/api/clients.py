@@ -144,7 +144,7 @@ class RecoupClient:
 
 
 RETRY_SECONDS = 20.0
-"""How long a failed call is sent again, where that is safe."""
+"""Time for which a failed call is sent again, where that is safe."""
 ANSWER_MARGIN_SECONDS = 20.0
 """Added to a tool's own budget: the time the platform may take to notice its end and answer."""
 

@@ -18,8 +18,8 @@ from ivy_kernel.routes.outcomes import failed, show_error, succeeded
 from ivy_kernel.routes.tools import NOTEBOOK_TOOL, PYTHON_TOOL, Probe, SandboxTools, strings_in
 
 INTERRUPT_WAIT_SECONDS = 0.7
-"""How long after an interrupt the tool may still bring the cell's real end; IPython may take half
-of it for its first traceback."""
+"""Time after an interrupt in which the tool may still bring the cell's real end; IPython may take
+half of it for its first traceback."""
 
 STOPPED = "Interrupted in the sandbox, which has confirmed it."
 

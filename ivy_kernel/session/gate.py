@@ -36,7 +36,7 @@ NOT_READY_PAUSE_SECONDS = 0.5
 """Between tries, when the platform says "not ready" and not how long to wait."""
 
 END_LOOK_SECONDS = 2.0
-"""How long a cell with an unknown end may wait for a look at its sandbox."""
+"""Time that a cell with an unknown end may wait for a look at its sandbox."""
 
 LOCAL_KEEP_ALIVE_SECONDS = 300.0
 

@@ -1,4 +1,4 @@
-"""What a cell shows: its stdout and stderr, rich representations, and matplotlib figures."""
+"""The outputs of a cell: its stdout and stderr, rich representations, and matplotlib figures."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ more than one line, and objects and lists, are shown under these names too.
 NOISE_LIMIT_CHARS = 200
 
 ECHO_KEYS = frozenset({"code", "source", "script", "command", "cmd", "input"})
-"""What was sent, sent back: the user has it in the cell and does not need it below it."""
+"""Echoes of what was sent: the user has it in the cell and does not need it below it."""
 
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _MEASURE_NAMES = re.compile(r"_(ms|seconds|bytes|mb|count)$")
