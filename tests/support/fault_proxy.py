@@ -72,7 +72,7 @@ class FaultProxy:
         self.counts: Counter[str] = Counter()
         self.port = 0
         self.is_out = False
-        self._upstream_port = upstream_port
+        self.upstream_port = upstream_port
         self._dice = random.Random(seed)
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -190,7 +190,7 @@ class FaultProxy:
             await asyncio.sleep(self._dice.random() * self.faults.delay_seconds)
 
     async def _forward(self, request: bytes) -> bytes:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self._upstream_port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.upstream_port)
         try:
             writer.write(request.replace(b"Connection: keep-alive", b"Connection: close", 1))
             await writer.drain()
