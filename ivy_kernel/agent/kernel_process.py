@@ -24,6 +24,20 @@ if TYPE_CHECKING:
 LOG_TAIL_BYTES = 2000
 
 
+def usable_directory(wanted: Sequence[str]) -> str:
+    """Return the first of these directories that can be worked in, or else the root.
+
+    The one that an agent was started in may have been removed since, and a home may be closed.
+    """
+    for directory in wanted:
+        try:
+            if directory and Path(directory).is_dir() and os.access(directory, os.X_OK):
+                return directory
+        except OSError:  # a directory above it may not be searched
+            continue
+    return "/"
+
+
 class KernelProcess:
     """A kernel process and the agent's connection to it. Used by the supervisor alone.
 
@@ -100,7 +114,7 @@ class KernelProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                cwd=self.working_directory or None,
+                cwd=usable_directory([self.working_directory, os.environ.get("HOME", "")]),
                 env=environment,
                 pass_fds=pass_fds,
                 start_new_session=True,
@@ -124,7 +138,11 @@ class KernelProcess:
         self.signal(signal.SIGINT)
 
     def ignores_interrupts(self) -> bool:
-        """Whether the process ignores SIGINT at the moment; false where that is unknown."""
+        """Whether an interrupt would be lost at the moment; false where that is unknown.
+
+        It would not be while the process waits in ``system()`` (POSIX) for a child: then it ignores
+        SIGINT and SIGQUIT, both, because they are for the child, which is in its process group.
+        """
         # ipykernel ignores SIGINT between cells, and for a moment after it has said "busy".
         if self.process is None:
             return False
@@ -134,7 +152,9 @@ class KernelProcess:
             return False
         for line in status.splitlines():
             if line.startswith("SigIgn:"):
-                return bool(int(line.split()[1], 16) >> (signal.SIGINT - 1) & 1)
+                ignored = int(line.split()[1], 16)
+                waits_for_child = ignored >> (signal.SIGQUIT - 1) & 1
+                return bool(ignored >> (signal.SIGINT - 1) & 1) and not waits_for_child
         return False
 
     def kill(self) -> None:

@@ -105,3 +105,20 @@ async def test_a_widgets_callback_is_interrupted(place: Path) -> None:
         assert "stopped" in text_of(far.background)
         assert await far.route.interrupt_request(header["msg_id"]) == "finished"
         assert (await far.run("import time; time.sleep(0.2); 7")).result == "7"
+
+
+@pytest.mark.parametrize("kernel", ["shell", "ipykernel"])
+async def test_an_interrupt_ends_the_child_that_a_cell_waits_for(place: Path, kernel: str) -> None:
+    """At once, as a terminal's Ctrl-C does, though `os.system` has Python itself ignore it."""
+    code = (
+        "import os, time\nbegan = time.monotonic()\nprint('on', flush=True)\n"
+        "status = os.system('touch began; sleep 60')\n"
+        "print(status, 'soon' if time.monotonic() - began < 4 else 'late')"
+    )
+    async with route_over(BareRunner(sys.executable, (), place), place, kernel=kernel) as far:
+        running = far.begin(code)
+        await eventually((place / "began").exists, "the child")
+        assert await far.route.interrupt_request(running.message_id) == "sent"
+        ran = await asyncio.wait_for(running.end(), 30)
+        assert ran.text.endswith("2 soon\n")
+        assert (await far.run("7")).result == "7"
