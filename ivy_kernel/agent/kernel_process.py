@@ -53,6 +53,8 @@ class KernelProcess:
         Called with every message that the kernel sends.
     on_ready
         Called once, when the kernel can take requests, with what is known about it.
+    on_probed
+        Called when the kernel has answered a :meth:`probe`, with whether a cell runs all the same.
     """
 
     kind = ""
@@ -64,12 +66,14 @@ class KernelProcess:
         number: int,
         on_message: MessageHandler,
         on_ready: Callable[[dict[str, Any]], None],
+        on_probed: Callable[[bool], None],
     ) -> None:
         self.directory = directory
         self.working_directory = working_directory
         self.number = number
         self.on_message = on_message
         self.on_ready = on_ready
+        self.on_probed = on_probed
         self.process: subprocess.Popen[bytes] | None = None
         self.threads_at_start = 0
         self._log_path = Path(directory) / "kernel.log"
@@ -84,6 +88,10 @@ class KernelProcess:
 
     def send(self, channel: str, parts: Sequence[bytes], buffers: Sequence[bytes]) -> None:
         """Send a message: header, parent header, metadata, content as JSON bytes, and buffers."""
+        raise NotImplementedError
+
+    def probe(self) -> None:
+        """Ask the kernel something that it answers when it is done with all earlier requests."""
         raise NotImplementedError
 
     def receive(self, now: float) -> bool:
@@ -194,6 +202,7 @@ class KernelProcess:
 
 
 READ_BYTES = 1 << 18
+PROBE_ID = "ivy-agent-probe"
 
 
 class ShellKernel(KernelProcess):
@@ -224,6 +233,11 @@ class ShellKernel(KernelProcess):
         line = b'{"c":"%s","h":%s,"d":%s}\n' % (channel.encode(), header, content)
         self._outgoing += line
         self._push()
+
+    def probe(self) -> None:
+        """Send a ``kernel_info_request`` of our own."""
+        header = to_json({"msg_id": PROBE_ID, "msg_type": "kernel_info_request"})
+        self.send("shell", [header, b"{}", b"{}", b"{}"], [])
 
     def receive(self, now: float) -> bool:
         """Hand on the whole lines that have come."""
@@ -266,6 +280,10 @@ class ShellKernel(KernelProcess):
         if "ready" in message:
             self.threads_at_start = self.count_threads()
             self.on_ready(message["ready"])
+            return
+        if message["p"].get("msg_id") == PROBE_ID:
+            if message["c"] == "shell":
+                self.on_probed(False)
             return
         header, parent = to_json(message["h"]), to_json(message["p"])
         self.on_message(message["c"], header, parent, b"{}", to_json(message["d"]), [])
