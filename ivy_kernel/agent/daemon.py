@@ -261,6 +261,8 @@ class Daemon:
         signal.signal(signal.SIGTERM, self._terminate)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # What ignores it passes that on: kernels could not be seen to wait for a child any more.
+        signal.signal(signal.SIGQUIT, signal.SIG_DFL)
         self._selector.register(reader, selectors.EVENT_READ, lambda _: os.read(reader, 512))
 
     def _terminate(self, *_: object) -> None:

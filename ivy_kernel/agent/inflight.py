@@ -90,13 +90,17 @@ INTERRUPTED_GRACE_SECONDS = 1.0
 
 ANSWERS_KEPT = 64
 
+PROBE_SECONDS = 2.0
+"""After so long without an end the kernel is asked something, to see whether it is done."""
+
 
 class InFlightRequest:
     """One request that the kernel was given, or will be given as soon as it is ready."""
 
-    __slots__ = ("idle_at", "is_signalled", "needs_idle", "needs_reply")
+    __slots__ = ("idle_at", "is_in_order", "is_signalled", "needs_idle", "needs_reply")
 
-    def __init__(self, *, needs_reply: bool) -> None:
+    def __init__(self, *, needs_reply: bool, is_in_order: bool = True) -> None:
+        self.is_in_order = is_in_order
         self.needs_reply = needs_reply
         self.needs_idle = True
         self.is_signalled = False
@@ -118,6 +122,8 @@ class InFlightRequests:
         self._armed: set[str] = set()
         self._signal_at: float | None = None
         self._answers: dict[str, str] = {}
+        self._probed: tuple[str, ...] = ()
+        self._probe_at: float | None = None
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -136,11 +142,15 @@ class InFlightRequests:
         """The message ids of all requests in flight."""
         return list(self._requests)
 
-    def add(self, message_id: str, msg_type: str) -> None:
+    def add(self, message_id: str, msg_type: str, now: float, *, channel: str = "shell") -> None:
         """Add a request that goes to the kernel."""
         # Comm messages have no reply in the protocol: "idle" alone ends them.
         is_comm = msg_type in ("comm_open", "comm_msg", "comm_close")
-        self._requests[message_id] = InFlightRequest(needs_reply=not is_comm)
+        self._requests[message_id] = InFlightRequest(
+            needs_reply=not is_comm, is_in_order=channel == "shell"
+        )
+        if self._probe_at is None:
+            self._probe_at = now + PROBE_SECONDS
 
     def busy(self, message_id: str, now: float) -> None:
         """Note that the kernel has begun to run a cell or a callback."""
@@ -178,6 +188,55 @@ class InFlightRequests:
             del self._requests[message_id]
         return overdue
 
+    @property
+    def probe_at(self) -> float | None:
+        """The time at which to ask the kernel whether it is done, on the monotonic clock."""
+        return None if self._probed else self._probe_at
+
+    def take_probe(self, now: float, waiting: Container[str]) -> bool:
+        """Return whether to ask the kernel something now: it takes requests in order.
+
+        It is then done with all that it was given before it answers, said it so or not. One
+        question is on its way at a time; it waits behind a cell that runs.
+
+        Parameters
+        ----------
+        now
+            The monotonic clock.
+        waiting
+            The requests that the kernel has not been given yet.
+        """
+        if self.probe_at is None or now < self.probe_at:
+            return False
+        in_order = [i for i, request in self._requests.items() if request.is_in_order]
+        self._probed = tuple(i for i in in_order if i not in waiting)
+        self._probe_at = now + PROBE_SECONDS if self._requests else None
+        return bool(self._probed)
+
+    def probe_answered(self, now: float, *, is_running: bool) -> None:
+        """Note that the kernel has answered; what it was asked after is over, unless it says so.
+
+        Its reply and "idle" may still be on their way, hence they are given up only later.
+
+        Parameters
+        ----------
+        now
+            The monotonic clock.
+        is_running
+            Whether the kernel runs a cell all the same: some cells take requests while they wait.
+        """
+        probed, self._probed = self._probed, ()
+        self._probe_at = now + PROBE_SECONDS if self._requests else None
+        if is_running:
+            return
+        for message_id in probed:
+            request = self._requests.get(message_id)
+            if request is not None and request.idle_at is None:
+                request.idle_at = now
+            if message_id == self._current:
+                self._current = ""
+                self._signal_at = None
+
     def lose(self, waiting: Container[str]) -> list[str]:
         """Remove what a kernel that has ended was given, all but ``waiting``; return the ids."""
         lost = [message_id for message_id in self._requests if message_id not in waiting]
@@ -186,6 +245,7 @@ class InFlightRequests:
         self._armed.intersection_update(self._requests)
         self._current = ""
         self._signal_at = None
+        self._probed = ()
         return lost
 
     def interrupt(self, interrupt_request: dict[str, Any], now: float) -> str:

@@ -106,6 +106,35 @@ try:
 except Exception:
     pass
 try:
+    import functools
+    from ipykernel.ipkernel import IPythonKernel as Kernel
+    execute, info = Kernel.do_execute, Kernel.kernel_info
+    streams = {}
+    def mend(name):
+        try:
+            getattr(sys, name).flush()
+        except Exception as error:
+            setattr(sys, name, streams[name])
+            sys.stderr.write(
+                "[sys.%s could not be flushed after this cell (%s: %s), which ipykernel must do; "
+                "it is the notebook's own again.]\\n" % (name, type(error).__name__, error))
+    @functools.wraps(execute)
+    async def do_execute(self, *arguments, **options):
+        if not streams:
+            streams.update(stderr=sys.stderr, stdout=sys.stdout)
+        self.ivy_runs = True
+        try:
+            return await execute(self, *arguments, **options)
+        finally:
+            self.ivy_runs = False
+            for name in streams:
+                mend(name)
+    Kernel.ivy_runs = False
+    Kernel.do_execute = do_execute
+    Kernel.kernel_info = property(lambda self: dict(info.fget(self), ivy_runs=self.ivy_runs))
+except Exception:
+    pass
+try:
     from zmq.utils.garbage import gc
     gc.start()
 except Exception:
@@ -121,7 +150,12 @@ rather than 200, and never drops a message because a thousand are waiting (``SND
 process has written is taken before a flush, so that it does not come after the cell's end. The
 thread that pyzmq needs for large messages is there from the beginning; else it would count as one
 of the user's, which might print at any time. ``-c`` puts the empty string first on ``sys.path``,
-where a file of the user's could hide a module that ipykernel imports; IPython adds it again."""
+where a file of the user's could hide a module that ipykernel imports; IPython adds it again.
+
+After each cell ipykernel flushes ``sys.stdout`` and ``sys.stderr``. Where a cell has put something
+there that cannot be flushed, such as a closed file, it would neither reply nor say "idle": so the
+kernel's own streams are put back. The answer to a ping says whether a cell runs, because some cells
+(jupyter_ui_poll's) take requests while they wait."""
 
 
 def is_importable() -> bool:
@@ -145,6 +179,7 @@ class IPythonKernel(KernelProcess):
         self._watchdog = WakeUpWatchdog()
         self._waker: Any = None
         self._pings = 0
+        self._probe_id = b"none"
         self._is_ready = False
         self._is_heard = False
         self._info: dict[str, Any] = {}
@@ -244,10 +279,14 @@ class IPythonKernel(KernelProcess):
         socket.connect(address)
         return socket
 
+    @property
+    def _last_ping_id(self) -> bytes:
+        return b"%s%d" % (PING_PREFIX.encode(), self._pings)
+
     def _header(self, msg_type: str) -> dict[str, Any]:
         self._pings += 1
         return {
-            "msg_id": f"{PING_PREFIX}{self._pings}",
+            "msg_id": self._last_ping_id.decode(),
             "msg_type": msg_type,
             "username": "ivy",
             "session": "ivy-agent",
@@ -259,6 +298,11 @@ class IPythonKernel(KernelProcess):
         self._next_ping = now + PING_EVERY_SECONDS
         header = to_json(self._header("kernel_info_request"))
         self.send("shell", [header, b"{}", b"{}", b"{}"], [])
+
+    def probe(self) -> None:
+        """Send a ping: it is answered after all earlier requests."""
+        self._ping(time.monotonic())
+        self._probe_id = self._last_ping_id
 
     def _wake(self) -> None:
         """Connect to the shell socket once more, which makes ipykernel read what has come."""
@@ -274,15 +318,17 @@ class IPythonKernel(KernelProcess):
         if channel in ("shell", "iopub"):
             self._watchdog.heard(parent, time.monotonic())
         if PING_PREFIX.encode() in parent:
-            self._take_answer_to_ping(channel, content)
+            self._take_answer_to_ping(channel, parent, content)
         # The welcome tells a new subscriber that it is subscribed; it belongs to no request.
         elif b"iopub_welcome" not in header:
             self.on_message(channel, header, parent, metadata, content, frames[start + 6 :])
 
-    def _take_answer_to_ping(self, channel: str, content: bytes) -> None:
+    def _take_answer_to_ping(self, channel: str, parent: bytes, content: bytes) -> None:
         """Report that the kernel is ready once it replies, and what it publishes arrives."""
         if channel == "shell":
             self._info = json.loads(content.decode("utf-8"))
+            if b'"%s"' % self._probe_id in parent:
+                self.on_probed(bool(self._info.get("ivy_runs")))
         elif channel == "iopub":
             self._is_heard = True
         if self._info and self._is_heard and not self._is_ready:

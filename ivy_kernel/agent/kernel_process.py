@@ -24,6 +24,20 @@ if TYPE_CHECKING:
 LOG_TAIL_BYTES = 2000
 
 
+def usable_directory(wanted: Sequence[str]) -> str:
+    """Return the first of these directories that can be worked in, or else the root.
+
+    The one that an agent was started in may have been removed since, and a home may be closed.
+    """
+    for directory in wanted:
+        try:
+            if directory and Path(directory).is_dir() and os.access(directory, os.X_OK):
+                return directory
+        except OSError:  # a directory above it may not be searched
+            continue
+    return "/"
+
+
 class KernelProcess:
     """A kernel process and the agent's connection to it. Used by the supervisor alone.
 
@@ -39,6 +53,8 @@ class KernelProcess:
         Called with every message that the kernel sends.
     on_ready
         Called once, when the kernel can take requests, with what is known about it.
+    on_probed
+        Called when the kernel has answered a :meth:`probe`, with whether a cell runs all the same.
     """
 
     kind = ""
@@ -50,12 +66,14 @@ class KernelProcess:
         number: int,
         on_message: MessageHandler,
         on_ready: Callable[[dict[str, Any]], None],
+        on_probed: Callable[[bool], None],
     ) -> None:
         self.directory = directory
         self.working_directory = working_directory
         self.number = number
         self.on_message = on_message
         self.on_ready = on_ready
+        self.on_probed = on_probed
         self.process: subprocess.Popen[bytes] | None = None
         self.threads_at_start = 0
         self._log_path = Path(directory) / "kernel.log"
@@ -70,6 +88,10 @@ class KernelProcess:
 
     def send(self, channel: str, parts: Sequence[bytes], buffers: Sequence[bytes]) -> None:
         """Send a message: header, parent header, metadata, content as JSON bytes, and buffers."""
+        raise NotImplementedError
+
+    def probe(self) -> None:
+        """Ask the kernel something that it answers when it is done with all earlier requests."""
         raise NotImplementedError
 
     def receive(self, now: float) -> bool:
@@ -100,7 +122,7 @@ class KernelProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                cwd=self.working_directory or None,
+                cwd=usable_directory([self.working_directory, os.environ.get("HOME", "")]),
                 env=environment,
                 pass_fds=pass_fds,
                 start_new_session=True,
@@ -124,7 +146,11 @@ class KernelProcess:
         self.signal(signal.SIGINT)
 
     def ignores_interrupts(self) -> bool:
-        """Whether the process ignores SIGINT at the moment; false where that is unknown."""
+        """Whether an interrupt would be lost at the moment; false where that is unknown.
+
+        It would not be while the process waits in ``system()`` (POSIX) for a child: then it ignores
+        SIGINT and SIGQUIT, both, because they are for the child, which is in its process group.
+        """
         # ipykernel ignores SIGINT between cells, and for a moment after it has said "busy".
         if self.process is None:
             return False
@@ -134,7 +160,9 @@ class KernelProcess:
             return False
         for line in status.splitlines():
             if line.startswith("SigIgn:"):
-                return bool(int(line.split()[1], 16) >> (signal.SIGINT - 1) & 1)
+                ignored = int(line.split()[1], 16)
+                waits_for_child = ignored >> (signal.SIGQUIT - 1) & 1
+                return bool(ignored >> (signal.SIGINT - 1) & 1) and not waits_for_child
         return False
 
     def kill(self) -> None:
@@ -174,6 +202,7 @@ class KernelProcess:
 
 
 READ_BYTES = 1 << 18
+PROBE_ID = "ivy-agent-probe"
 
 
 class ShellKernel(KernelProcess):
@@ -204,6 +233,11 @@ class ShellKernel(KernelProcess):
         line = b'{"c":"%s","h":%s,"d":%s}\n' % (channel.encode(), header, content)
         self._outgoing += line
         self._push()
+
+    def probe(self) -> None:
+        """Send a ``kernel_info_request`` of our own."""
+        header = to_json({"msg_id": PROBE_ID, "msg_type": "kernel_info_request"})
+        self.send("shell", [header, b"{}", b"{}", b"{}"], [])
 
     def receive(self, now: float) -> bool:
         """Hand on the whole lines that have come."""
@@ -246,6 +280,10 @@ class ShellKernel(KernelProcess):
         if "ready" in message:
             self.threads_at_start = self.count_threads()
             self.on_ready(message["ready"])
+            return
+        if message["p"].get("msg_id") == PROBE_ID:
+            if message["c"] == "shell":
+                self.on_probed(False)
             return
         header, parent = to_json(message["h"]), to_json(message["p"])
         self.on_message(message["c"], header, parent, b"{}", to_json(message["d"]), [])

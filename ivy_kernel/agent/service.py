@@ -66,7 +66,13 @@ class Service:
         self._fragments = FragmentReassembly()
         self._comms: set[str] = set()
         self.supervisor = KernelSupervisor(
-            directory, options, self._requests, self.on_message, self._record_event, clock()
+            directory,
+            options,
+            self._requests,
+            self.on_message,
+            self._on_probed,
+            self._record_event,
+            clock(),
         )
 
     @property
@@ -142,7 +148,7 @@ class Service:
             return
         # An input_reply has neither reply nor "idle" of its own: nothing would ever end it.
         if submission["c"] != "stdin":
-            self._requests.add(message_id, msg_type)
+            self._requests.add(message_id, msg_type, now, channel=str(submission["c"]))
         self._track_comm(msg_type, content)
         parts = [to_json(submission.get(name, {})) for name in ("h", "p", "m", "d")]
         buffers = [base64.b64decode(text) for text in submission.get("b", ())]
@@ -229,6 +235,12 @@ class Service:
             return self._requests.idle(message_id, now)
         return False
 
+    def _on_probed(self, is_running: bool) -> None:
+        """Take the kernel's answer to a probe."""
+        self._requests.probe_answered(self._clock(), is_running=is_running)
+        if not self._requests.current and self.supervisor.state == "busy":
+            self.supervisor.state = "idle"
+
     def _track_comm(self, msg_type: str, content: dict[str, Any]) -> None:
         if msg_type == "comm_open":
             self._comms.add(str(content.get("comm_id")))
@@ -251,6 +263,7 @@ class Service:
         times = [
             self._polls.next_time(running=self.is_busy),
             self._requests.signal_at,
+            self._requests.probe_at,
             self.supervisor.next_time(),
         ]
         known = [time for time in times if time is not None]
@@ -264,6 +277,8 @@ class Service:
         self.supervisor.run(now)
         for message_id in self._requests.take_unanswered(now):
             self._record_event("unanswered", id=message_id)
+        if self._requests.take_probe(now, self.supervisor.waiting):
+            self.supervisor.probe()
         if self._requests.take_signal(now, is_ignored=self.supervisor.ignores_interrupts):
             self.supervisor.interrupt()
         self._polls.run(now, running=self.is_busy)

@@ -29,18 +29,34 @@ ANSWER_SECONDS = 20.0
 """For each step of a conversation with the agent: connect, send, receive."""
 
 
+def is_directory(path: str) -> bool:
+    """Whether it is a directory; one that may not be looked at is none for us."""
+    try:
+        return Path(path).is_dir()
+    except OSError:  # a directory above it may not be searched
+        return False
+
+
+def current_directory() -> str:
+    """Return this call's working directory; empty when it has been removed."""
+    try:
+        return str(Path.cwd())
+    except OSError:
+        return ""
+
+
 def candidate_bases(wanted: list[str], excluded: list[str]) -> list[str]:
     """Return the directories in which to try to make the private one, best first."""
     standard = [
         os.environ.get("XDG_RUNTIME_DIR", ""),
         "/tmp",  # noqa: S108 - the directory made in it is private and checked for its owner
         os.environ.get("HOME", ""),
-        str(Path.cwd()),
+        current_directory(),
         "/dev/shm",  # noqa: S108 - as above
     ]
     bases = []
     for base in wanted or standard:
-        if base and base not in bases and base not in excluded and Path(base).is_dir():
+        if base and base not in bases and base not in excluded and is_directory(base):
             bases.append(base)
     return bases
 
@@ -119,7 +135,7 @@ def launch(directory: str, parameters: dict[str, Any], code: bytes) -> None:
     unfinished.write_bytes(code)
     unfinished.replace(archive)
     options = dict(parameters["options"])
-    options.setdefault("working_directory", str(Path.cwd()))
+    options.setdefault("working_directory", current_directory())
     # As isolated as this interpreter, whose runner will have had its reason.
     flags = (["-I"] if sys.flags.isolated else []) + (["-S"] if sys.flags.no_site else [])
     subprocess.Popen(

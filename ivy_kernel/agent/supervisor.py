@@ -10,7 +10,7 @@ from .ipython_kernel import IPythonKernel, is_importable
 from .kernel_process import KernelProcess, ShellKernel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Container
 
     from .kernel_process import MessageHandler
 
@@ -42,6 +42,8 @@ class KernelSupervisor:
         The requests in flight.
     on_message
         Takes the kernel's messages.
+    on_probed
+        Called when the kernel has answered a probe, with whether a cell runs all the same.
     event
         Records an event by name and details.
     now
@@ -54,6 +56,7 @@ class KernelSupervisor:
         options: dict[str, Any],
         requests: InFlightRequests,
         on_message: MessageHandler,
+        on_probed: Callable[[bool], None],
         event: Callable[..., None],
         now: float,
     ) -> None:
@@ -64,6 +67,7 @@ class KernelSupervisor:
         self._wanted = str(options.get("kernel", "auto"))
         self._requests = requests
         self._on_message = on_message
+        self._on_probed = on_probed
         self._event = event
         self._kernel: KernelProcess | None = None
         self._waiting: dict[str, Callable[[KernelProcess], None]] = {}
@@ -91,6 +95,16 @@ class KernelSupervisor:
             send(self._kernel)
         else:
             self._waiting[message_id] = send
+
+    @property
+    def waiting(self) -> Container[str]:
+        """The ids of the requests that wait for the kernel to be ready."""
+        return self._waiting
+
+    def probe(self) -> None:
+        """Ask the kernel something, to see whether it is done with all that it was given."""
+        if self._kernel is not None:
+            self._kernel.probe()
 
     def interrupt(self) -> None:
         """Signal the kernel, if there is one."""
@@ -167,6 +181,7 @@ class KernelSupervisor:
             self._starts,
             self._on_message,
             self._on_ready,
+            self._on_probed,
         )
         try:
             kernel.start()

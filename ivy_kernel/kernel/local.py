@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import signal
+import sys
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -40,6 +41,7 @@ class LocalShell:
         self._shell.displayhook.topic = kernel._topic("execute_result")
         self._shell.display_pub.session = kernel.wire
         self._shell.display_pub.pub_socket = kernel.iopub_socket
+        self._streams = {"stdout": sys.stdout, "stderr": sys.stderr}
 
     def run(self, code: str, parent: Json, *, count: int, silent: bool) -> Json:
         """Run code here, blocking, and return the content of the reply.
@@ -56,6 +58,7 @@ class LocalShell:
         finally:
             signal.signal(signal.SIGINT, before)
             signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+            self._mend_streams()
         error = result.error_before_exec or result.error_in_exec
         if error is None:
             return {"status": "ok", "user_expressions": {}, "payload": []}
@@ -65,6 +68,21 @@ class LocalShell:
             "traceback": self._shell._last_traceback or [],
         }
         return {"status": "error", "user_expressions": {}, "payload": [], **content}
+
+    def _mend_streams(self) -> None:
+        """Put our own streams back where the cell has left some that cannot be flushed.
+
+        ipykernel flushes them after each request, and would say nothing more.
+        """
+        for name, stream in self._streams.items():
+            try:
+                getattr(sys, name).flush()
+            except Exception as error:
+                setattr(sys, name, stream)
+                sys.stderr.write(
+                    f"[sys.{name} could not be flushed after this cell ({type(error).__name__}: "
+                    f"{error}); it is the notebook's own again.]\n"
+                )
 
 
 def _end_the_cell() -> None:

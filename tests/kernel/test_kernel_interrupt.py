@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from kernel_driver import KernelDriver, StartKernel
@@ -227,3 +228,15 @@ def test_interrupts_at_any_moment_never_lose_a_reply(kernel: KernelDriver) -> No
         kernel.interrupt_replied(sent.pop())
         assert cell.result == "2" or cell.reply.get("ename") == "KeyboardInterrupt", cell
     assert kernel.run("'usable'").result == "'usable'"
+
+
+def test_a_cell_that_closes_its_stdout_does_not_hang_the_kernel(
+    start_kernel: StartKernel, tmp_path: Path
+) -> None:
+    """Neither here nor, where the kernel there flushes it, in the sandbox."""
+    kernel = start_kernel(IVY_ROUTE="agent")
+    code = "import sys\nsys.stdout = f = open({!r}, 'w')\nprint('x')\nf.close()"
+    for head in ("%%local\n", ""):
+        cell = kernel.run(head + code.format(str(tmp_path / "log")))
+        assert cell.reply["status"] == "ok"
+        assert kernel.run(f"{head}print('heard')").text() == "heard\n"

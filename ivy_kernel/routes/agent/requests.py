@@ -123,8 +123,13 @@ class PendingRequest:
         self._needs_idle = False
         self._check()
 
+    @property
+    def is_answered(self) -> bool:
+        """Whether the kernel's reply has come."""
+        return self._reply is not None
+
     def on_drained(self) -> None:
-        """End without a reply: the agent has nothing pending."""
+        """End with what has come: nothing more will."""
         self._needs_reply = self._needs_idle = False
         self._check()
 
@@ -451,13 +456,17 @@ class RequestTable:
         self.remove(pending)
 
     def _on_unanswered(self, message_id: str) -> None:
-        """End a request that the kernel has finished without a reply.
+        """End a request that the kernel has finished without a reply, or without "idle".
 
         An interrupt at a bad moment can cost the reply (ipykernel's own code is hit), so that an
         interrupted request without one is called interrupted.
         """
         pending = self._pending.get(message_id)
         if pending is None:
+            return
+        if pending.is_answered:
+            pending.on_drained()
+            self.remove(pending)
             return
         sentence = "The sandbox's kernel was done with this and did not say how it ended."
         fate: Fate = "interrupted" if pending.was_interrupted else "unknown"

@@ -105,3 +105,93 @@ async def test_a_widgets_callback_is_interrupted(place: Path) -> None:
         assert "stopped" in text_of(far.background)
         assert await far.route.interrupt_request(header["msg_id"]) == "finished"
         assert (await far.run("import time; time.sleep(0.2); 7")).result == "7"
+
+
+@pytest.mark.parametrize("kernel", ["shell", "ipykernel"])
+async def test_an_interrupt_ends_the_child_that_a_cell_waits_for(place: Path, kernel: str) -> None:
+    """At once, as a terminal's Ctrl-C does, though `os.system` has Python itself ignore it."""
+    code = (
+        "import os, time\nbegan = time.monotonic()\nprint('on', flush=True)\n"
+        "status = os.system('touch began; sleep 60')\n"
+        "print(status, 'soon' if time.monotonic() - began < 4 else 'late')"
+    )
+    async with route_over(BareRunner(sys.executable, (), place), place, kernel=kernel) as far:
+        running = far.begin(code)
+        await eventually((place / "began").exists, "the child")
+        assert await far.route.interrupt_request(running.message_id) == "sent"
+        ran = await asyncio.wait_for(running.end(), 30)
+        assert ran.text.endswith("2 soon\n")
+        assert (await far.run("7")).result == "7"
+
+
+CLOSED = "import sys\nsys.{0} = file = open('log', 'w')\nfile.write('x')\nfile.close()"
+
+
+@pytest.mark.parametrize("kernel", ["shell", "ipykernel"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        CLOSED.format("stdout"),
+        CLOSED.format("stderr"),
+        "import sys; sys.stdout = object()",
+        "import sys; sys.stderr = None",
+    ],
+)
+async def test_a_cell_that_breaks_its_streams_ends_and_so_do_the_next(
+    place: Path, kernel: str, code: str
+) -> None:
+    """The kernel flushes them after each cell, and must reply all the same."""
+    async with route_over(BareRunner(sys.executable, (), place), place, kernel=kernel) as far:
+        await far.run("1")
+        for _ in range(2):
+            ran = await asyncio.wait_for(far.run(code), 30)
+            assert ran.fate == "succeeded", ran.outcome
+        assert (await asyncio.wait_for(far.run("6 * 7"), 30)).result == "42"
+        if kernel == "ipykernel":  # which needs them, so that they are put back
+            ran = await asyncio.wait_for(far.run("print('heard')"), 30)
+            assert ran.text == "heard\n"
+
+
+MUTE = """
+session = get_ipython().kernel.session
+send, dropped = session.send, []
+def without_the_end(stream, kind, content=None, *arguments, **options):
+    if kind == "execute_reply" or content == {"execution_state": "idle"}:
+        dropped.append(kind)
+        if len(dropped) == 2:
+            session.send = send
+        return None
+    return send(stream, kind, content, *arguments, **options)
+session.send = without_the_end
+"""
+
+
+async def test_a_kernel_that_never_says_that_a_cell_has_ended_is_asked(place: Path) -> None:
+    """It is done with a cell when it answers what it was asked after it; the cell's end is told."""
+    async with route_over(BareRunner(sys.executable, (), place), place, kernel="ipykernel") as far:
+        ran = await asyncio.wait_for(far.run(MUTE), 60)
+        assert ran.fate == "unknown"
+        assert "did not say how it ended" in ran.outcome.reply["evalue"]
+        assert (await asyncio.wait_for(far.run("len(dropped)"), 30)).result == "2"
+
+
+POLLS = """
+import asyncio, time
+kernel = get_ipython().kernel
+loop = asyncio.get_running_loop()
+until = time.monotonic() + 9
+# As jupyter_ui_poll does: requests are taken while the cell runs.
+kernel._main_asyncio_lock.release()
+while time.monotonic() < until:
+    await asyncio.sleep(0.05)
+await kernel._main_asyncio_lock.acquire()
+print('the end')
+"""
+
+
+async def test_a_cell_that_has_requests_taken_while_it_runs_is_waited_for(place: Path) -> None:
+    """The answer to what was asked after it does not mean its end then."""
+    async with route_over(BareRunner(sys.executable, (), place), place, kernel="ipykernel") as far:
+        ran = await asyncio.wait_for(far.run(POLLS), 60)
+        assert ran.fate == "succeeded"
+        assert ran.text == "the end\n"

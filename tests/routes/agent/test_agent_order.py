@@ -203,7 +203,7 @@ def test_a_truncated_answer_is_read_again_in_smaller_slices() -> None:
 def test_an_interrupt_waits_until_the_kernel_listens() -> None:
     """A kernel that has just said "busy" is signalled a moment later."""
     requests = InFlightRequests()
-    requests.add("m", "execute_request")
+    requests.add("m", "execute_request", 0.0)
     requests.busy("m", 1.0)
     assert requests.interrupt({"id": "i", "target": "m"}, 1.01) == "sent"
     assert not requests.take_signal(1.02)
@@ -214,7 +214,7 @@ def test_an_interrupt_waits_until_the_kernel_listens() -> None:
 def test_an_interrupt_waits_while_a_young_cell_ignores_it() -> None:
     """It is signalled once it listens; a cell that goes on ignoring it has its way."""
     requests = InFlightRequests()
-    requests.add("m", "execute_request")
+    requests.add("m", "execute_request", 0.0)
     requests.busy("m", 1.0)
     requests.interrupt({"id": "1", "target": "m"}, 1.1)
     assert not requests.take_signal(1.1, is_ignored=lambda: True)
@@ -229,7 +229,7 @@ def test_an_interrupt_waits_while_a_young_cell_ignores_it() -> None:
 def test_an_interrupt_asked_twice_signals_once() -> None:
     """A repeated request, known by its id, gets the same answer and sends nothing."""
     requests = InFlightRequests()
-    requests.add("m", "execute_request")
+    requests.add("m", "execute_request", 0.0)
     requests.busy("m", 0.0)
     interrupt = {"id": "i", "target": "m"}
     assert requests.interrupt(interrupt, 1.0) == "sent"
@@ -241,7 +241,7 @@ def test_an_interrupt_asked_twice_signals_once() -> None:
 def test_a_queued_cell_is_armed_and_a_finished_one_left_alone() -> None:
     """The interrupt strikes its own cell when that begins, and no other."""
     requests = InFlightRequests()
-    requests.add("m", "execute_request")
+    requests.add("m", "execute_request", 0.0)
     assert requests.interrupt({"id": "1", "target": "m"}, 0.0) == "armed"
     assert requests.interrupt({"id": "2", "target": "gone"}, 0.0) == "finished"
     requests.busy("m", 1.0)
@@ -251,23 +251,23 @@ def test_a_queued_cell_is_armed_and_a_finished_one_left_alone() -> None:
 def test_an_end_needs_reply_and_idle() -> None:
     """A request has ended when both have come; a comm message has no reply."""
     requests = InFlightRequests()
-    requests.add("m", "execute_request")
+    requests.add("m", "execute_request", 0.0)
     assert not requests.idle("m", 0.0)
     assert requests.replied("m")
-    requests.add("c", "comm_msg")
+    requests.add("c", "comm_msg", 0.0)
     assert requests.idle("c", 0.0)
 
 
 def test_a_reply_that_never_comes_is_given_up() -> None:
     """That is noticed after a grace, and sooner when an interrupt in a bad moment may cost it."""
     requests = InFlightRequests()
-    requests.add("m", "execute_request")
+    requests.add("m", "execute_request", 0.0)
     requests.idle("m", 1.0)
     assert requests.take_unanswered(1.5) == []
     assert requests.take_unanswered(1.1 + INTERRUPTED_GRACE_SECONDS) == []
     assert requests.take_unanswered(1.1 + REPLY_GRACE_SECONDS) == ["m"]
     assert len(requests) == 0
-    requests.add("n", "execute_request")
+    requests.add("n", "execute_request", 0.0)
     requests.busy("n", 10.0)
     requests.interrupt({"id": "i", "target": "n"}, 11.0)
     assert requests.take_signal(11.0)
