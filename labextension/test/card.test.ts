@@ -10,6 +10,8 @@ import { sandbox, STARTING, status } from './samples';
 const onAction = vi.fn<(action: Action) => void>();
 const onOverdue = vi.fn();
 
+const HOUR = 3_600_000;
+
 function makeCard(): SandboxCard {
   const card = new SandboxCard({
     trans: english,
@@ -151,7 +153,7 @@ describe('SandboxCard', () => {
 
   it('tells a screen reader of a deadline twice, not every second', () => {
     const card = makeCard();
-    card.update(content({ hibernates_in_ms: 602_000 }), 0);
+    card.update(content({ idle_ms: HOUR, hibernates_in_ms: 602_000 }), 0);
     const heard = new Set<string | null>();
     for (let ms = 0; ms < 600_000; ms += 1000) {
       card.tick(ms);
@@ -166,7 +168,7 @@ describe('SandboxCard', () => {
 
   it('says by a word and a shape what it says by a colour', () => {
     const card = makeCard();
-    card.update(content({ hibernates_in_ms: 60_000 }), 0);
+    card.update(content({ idle_ms: HOUR, hibernates_in_ms: 60_000 }), 0);
     expect(seen(card.node)).toContain('Hibernates very soon');
     const icon = card.node.querySelector<HTMLElement>('.jp-ivy-deadline-icon');
     expect(icon?.hidden).toBe(false);
