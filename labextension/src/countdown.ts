@@ -98,6 +98,24 @@ export function readStatus(status: IStatus, elapsedMs: number): IReading {
   };
 }
 
+/**
+ * A status whose words fit a reading of it.
+ *
+ * What the server says of the state holds for the state that it knew. Where time alone has brought
+ * another one, the page goes by what it knows itself, until the server tells.
+ */
+export function statusNow(status: IStatus, reading: IReading): IStatus {
+  return reading.state === status.state
+    ? status
+    : {
+        ...status,
+        state: reading.state,
+        label: null,
+        hint: null,
+        resumes: null
+      };
+}
+
 /** The same status, made `elapsedMs` later. */
 export function ageStatus(status: IStatus, elapsedMs: number): IStatus {
   const elapsed = Math.max(0, elapsedMs);
