@@ -109,8 +109,8 @@ TOOL = Operation(
     {
         400: (
             BadRequestError,
-            "the platform does not know the tool, or refused its parameters; `jupyter ivy doctor` "
-            "tells which tools and fields it takes",
+            "the platform does not know the tool, or refused its parameters; run "
+            "`jupyter ivy doctor`, which tells which tools and fields it takes",
         ),
         401: _CREDENTIALS,
         403: _FORBIDDEN,

@@ -180,26 +180,42 @@ class ServeApp(IvyCommandApp):
 
     Kernels and commands without an account find it by themselves. It runs code as you, with your
     rights: it is no security boundary.
+
+    With --profile cloud its sandboxes live as briefly as in the cloud, so that all countdowns can
+    be seen without an account: they start within seconds, hibernate 5 minutes after the last cell,
+    and expire after half an hour.
     """
 
     name = "jupyter-ivy-serve"
     description = __doc__
-    aliases = {"port": "ServeApp.port"}  # noqa: RUF012 - declared so by traitlets applications
+    aliases = {  # noqa: RUF012 - declared so by traitlets applications
+        "port": "ServeApp.port",
+        "profile": "ServeApp.profile",
+    }
     port = Int(0, help="Port to listen on, at 127.0.0.1; 0 for any free one.").tag(config=True)
+    profile = Enum(
+        ["local", "cloud"],
+        default_value="local",
+        help="How long sandboxes live: until they are terminated (local), or as in the cloud.",
+    ).tag(config=True)
 
     async def run(self) -> int:
         """Serve until the server ends or the user stops it."""
         found = local_server.find()
         if found is not None:
-            print_line(f"The local sandbox runs already, at {found.url}.", error=True)
+            print_line(
+                f"The local sandbox runs already, at {found.url}, as it was started; end its "
+                f"process {found.process_id} and run this again to have it started anew.",
+                error=True,
+            )
             return EXIT_FAILED
         # In the foreground it ends when the user says so, not when it has been idle.
         command = local_server.server_command(idle_exit_seconds=365 * 24 * 3600.0)
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             *command,
-            "--port",
-            str(self.port),
+            *("--port", str(self.port)),
+            *("--config", json.dumps(_PROFILES[self.profile])),
             env=local_server.server_environment(),
             cwd=local_server.runtime_file().parent,
         )
@@ -210,6 +226,18 @@ class ServeApp(IvyCommandApp):
         code = await process.wait()
         # An end by the signal that was passed on is the end that the user asked for.
         return 0 if code in (0, -signal.SIGINT, -signal.SIGTERM) else EXIT_FAILED
+
+
+_PROFILES: dict[str, Json] = {
+    "local": {},
+    "cloud": {
+        "profile": "cloud",
+        # Long enough for steps and estimate to be read.
+        "provision_seconds": {"compute": 6, "mount": 4},
+        "restore_seconds": {"compute": 3, "mount": 2},
+    },
+}
+"""The settings of the local sandbox that each profile stands for."""
 
 
 def _end_process(process: asyncio.subprocess.Process) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import Literal
+
 from ivy_kernel.api.operations import one_line
 from ivy_kernel.models import Json
 from ivy_kernel.routes.events import (
@@ -18,6 +21,14 @@ from ivy_kernel.status.model import Deadline, SandboxStatus
 SOON_SECONDS = 600.0
 URGENT_SECONDS = 120.0
 """A deadline this near gets a warning: the first at 10 minutes, the second at 2."""
+SOON_PART = 1 / 3
+URGENT_PART = 1 / 10
+"""But never while more than this part of its whole time is left: a sandbox that hibernates five
+minutes after each cell is not "soon" all its life. ``labextension/src/countdown.ts`` has the same
+rule; ``labextension/test/urgency.json`` holds both to it."""
+
+Urgency = Literal["calm", "soon", "urgent", "over"]
+"""How near a deadline is."""
 
 _DEADLINES: tuple[tuple[Deadline, str], ...] = (
     ("hibernation", "hibernates in"),
@@ -82,23 +93,35 @@ def route_lines(facts: Json) -> list[str]:
     return lines
 
 
-def warnings(status: SandboxStatus, now: float) -> list[str]:
-    """Return a sentence for each near deadline: what happens, when, and what to do.
+def urgency(status: SandboxStatus, deadline: Deadline, now: float) -> Urgency:
+    """Return how near a deadline is, measured by the whole time that there is until it.
 
-    A sandbox that always hibernates a few minutes after its last cell would be near it all its
-    life; so the early warning is for a hibernation that was further away after the last activity.
+    Without such a deadline, or without a clock to see it by, it is ``calm``.
     """
+    left = status.remaining_seconds(deadline, now)
+    if left is None:
+        return "calm"
+    if left == 0:
+        return "over"
+    # A hibernation is set by the last activity, an expiry by the start.
+    is_hibernation = deadline == "hibernation"
+    passed = status.idle_seconds(now) if is_hibernation else status.uptime_seconds(now)
+    whole = math.inf if passed is None else passed + left
+    if left <= min(URGENT_SECONDS, whole * URGENT_PART):
+        return "urgent"
+    return "soon" if left <= min(SOON_SECONDS, whole * SOON_PART) else "calm"
+
+
+def warnings(status: SandboxStatus, now: float) -> list[str]:
+    """Return a sentence for each near deadline: what happens, when, and what to do."""
     if status.effective_state(now) != "active":
         return []
     sentences = []
     for deadline, _ in _DEADLINES:
         left = status.remaining_seconds(deadline, now)
-        if left is None or left > SOON_SECONDS:
+        if left is None or urgency(status, deadline, now) == "calm":
             continue
         if deadline == "hibernation":
-            idle = status.idle_seconds(now)
-            if left > URGENT_SECONDS and idle is not None and idle + left <= SOON_SECONDS:
-                continue
             sentences.append(
                 f"warning: the sandbox hibernates in {duration_words(left)}, and its variables are "
                 f"lost then (files stay); run any cell to keep it awake."

@@ -301,7 +301,7 @@ def _epoch_milliseconds(moment: datetime | None) -> int | None:
 
 
 # The newest status with its later error ----------------------------------------------------------
-_REASON_LIMIT_CHARACTERS = 500
+_REASON_LIMIT_CHARACTERS = 2_000
 _NEVER_READ = "The status of the sandbox has not been read yet."
 
 

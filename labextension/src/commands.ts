@@ -18,7 +18,12 @@ import {
 } from '@lumino/disposable';
 
 import type { CurrentNotebook } from './currentNotebook';
-import { terminateQuestion, terminateWarning } from './format';
+import {
+  adviceIn,
+  remedyFirst,
+  terminateQuestion,
+  terminateWarning
+} from './format';
 import { ivyIcon } from './icons';
 import type { SandboxModel } from './model';
 import {
@@ -213,7 +218,8 @@ async function act(
   await model.act(sandbox.id, action);
   const problem = model.actionProblem(sandbox.id);
   if (problem && !isPanelVisible()) {
-    Notification.error(problemSentence(problem, trans), {
+    // A notification cuts long texts off at their end, so that the remedy comes first.
+    Notification.error(remedyFirst(adviceIn(problemSentence(problem, trans))), {
       actions: [{ label: trans.__('Open panel'), callback: openPanel }]
     });
   }

@@ -9,7 +9,11 @@
 
 import type { IStatus, SandboxState } from './protocol';
 
-/** The remaining time below which a deadline is `soon`, and below which it is `urgent`. */
+/**
+ * The remaining time below which a deadline is `soon`, and below which it is `urgent`.
+ *
+ * They hold for long lives; `thresholdsOf` shortens them for short ones.
+ */
 export interface IThresholds {
   readonly soonMs: number;
   readonly urgentMs: number;
@@ -20,6 +24,15 @@ export const DEFAULT_THRESHOLDS: IThresholds = {
   urgentMs: 2 * 60_000
 };
 
+/**
+ * A deadline is never `soon` before so large a part of its whole time is left, nor `urgent` before
+ * so large a one: a sandbox that hibernates five minutes after each cell is not "soon" all its life.
+ *
+ * `ivy_kernel/session/describe.py` has the same rule; `test/urgency.json` holds both to it.
+ */
+const SOON_PART = 1 / 3;
+const URGENT_PART = 1 / 10;
+
 export type Urgency = 'calm' | 'soon' | 'urgent' | 'over';
 
 export type DeadlineKind = 'hibernation' | 'expiry';
@@ -28,6 +41,8 @@ export interface IDeadline {
   readonly kind: DeadlineKind;
   readonly remainingMs: number;
   readonly urgency: Urgency;
+  /** Those that the urgency follows from. */
+  readonly thresholds: IThresholds;
 }
 
 /** A status as it reads some time after its arrival. */
@@ -83,6 +98,24 @@ export function readStatus(status: IStatus, elapsedMs: number): IReading {
   };
 }
 
+/**
+ * A status whose words fit a reading of it.
+ *
+ * What the server says of the state holds for the state that it knew. Where time alone has brought
+ * another one, the page goes by what it knows itself, until the server tells.
+ */
+export function statusNow(status: IStatus, reading: IReading): IStatus {
+  return reading.state === status.state
+    ? status
+    : {
+        ...status,
+        state: reading.state,
+        label: null,
+        hint: null,
+        resumes: null
+      };
+}
+
 /** The same status, made `elapsedMs` later. */
 export function ageStatus(status: IStatus, elapsedMs: number): IStatus {
   const elapsed = Math.max(0, elapsedMs);
@@ -97,10 +130,24 @@ export function ageStatus(status: IStatus, elapsedMs: number): IStatus {
   };
 }
 
-export function urgencyOf(
-  remainingMs: number,
-  thresholds: IThresholds = DEFAULT_THRESHOLDS
-): Urgency {
+/**
+ * The thresholds for a deadline.
+ *
+ * @param wholeMs - The time from what set the deadline (the last activity, the start) to it; null
+ * when that is not known.
+ */
+function thresholdsOf(
+  wholeMs: number | null,
+  { soonMs, urgentMs }: IThresholds
+): IThresholds {
+  const whole = wholeMs ?? Infinity;
+  return {
+    soonMs: Math.min(soonMs, whole * SOON_PART),
+    urgentMs: Math.min(urgentMs, whole * URGENT_PART)
+  };
+}
+
+function urgencyOf(remainingMs: number, thresholds: IThresholds): Urgency {
   if (remainingMs <= 0) {
     return 'over';
   }
@@ -116,14 +163,20 @@ export function deadlinesOf(
   thresholds: IThresholds = DEFAULT_THRESHOLDS
 ): IDeadline[] {
   const deadlines: IDeadline[] = [];
-  const add = (kind: DeadlineKind, remainingMs: number | null): void => {
+  const add = (
+    kind: DeadlineKind,
+    remainingMs: number | null,
+    passedMs: number | null
+  ): void => {
     if (remainingMs !== null) {
-      const urgency = urgencyOf(remainingMs, thresholds);
-      deadlines.push({ kind, remainingMs, urgency });
+      const wholeMs = passedMs === null ? null : passedMs + remainingMs;
+      const own = thresholdsOf(wholeMs, thresholds);
+      const urgency = urgencyOf(remainingMs, own);
+      deadlines.push({ kind, remainingMs, urgency, thresholds: own });
     }
   };
-  add('expiry', reading.expiresInMs);
-  add('hibernation', reading.hibernatesInMs);
+  add('expiry', reading.expiresInMs, reading.uptimeMs);
+  add('hibernation', reading.hibernatesInMs, reading.idleMs);
   return deadlines.sort((a, b) => a.remainingMs - b.remainingMs);
 }
 

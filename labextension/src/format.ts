@@ -5,7 +5,13 @@
  */
 
 import type { DeadlineKind, IReading } from './countdown';
-import type { Action, ISandbox, IStatus, SandboxState } from './protocol';
+import {
+  type Action,
+  isCreatable,
+  type ISandbox,
+  type IStatus,
+  type SandboxState
+} from './protocol';
 
 /** The part of JupyterLab's `TranslationBundle` that is used here. */
 export interface ITranslate {
@@ -83,8 +89,19 @@ export function formatAgo(ms: number, trans: ITranslate): string {
     : trans.__('%1 d ago', Math.floor(ms / DAY));
 }
 
-/** The word for a state. */
+/**
+ * The word for a state.
+ *
+ * @param status - As it reads now: see `statusNow`.
+ */
 export function stateLabel(
+  status: Pick<IStatus, 'state' | 'rawState' | 'label'>,
+  trans: ITranslate
+): string {
+  return status.label ?? ownLabel(status.state, status.rawState, trans);
+}
+
+function ownLabel(
   state: SandboxState,
   rawState: string | null,
   trans: ITranslate
@@ -115,48 +132,61 @@ export function stateLabel(
   }
 }
 
-/** What the state means for the user, and what to do; empty when the rest of the view says it. */
+/**
+ * What the state means for the user, and what to do; empty when the rest of the view says it.
+ *
+ * @param status - As it reads now: see `statusNow`.
+ * @param canCreate - Whether the view has the button.
+ */
 export function stateHint(
   status: IStatus,
-  reading: IReading,
+  canCreate: boolean,
   trans: ITranslate
 ): string {
-  switch (reading.state) {
+  if (status.hint !== null) {
+    return status.hint;
+  }
+  const sentences = ownHint(status, trans);
+  if (canCreate && isCreatable(status.state) && status.state !== 'none') {
+    sentences.push(
+      resumes(status)
+        ? trans.__('Press Resume to bring its files back.')
+        : trans.__('Press Create for a new one.')
+    );
+  }
+  return sentences.join(' ');
+}
+
+function ownHint(status: IStatus, trans: ITranslate): string[] {
+  switch (status.state) {
     case 'none':
-      return trans.__('The first cell that needs the sandbox starts it.');
+      return [trans.__('The first cell that needs the sandbox starts it.')];
     case 'hibernating':
-      return trans.__('Running processes are being stopped; files are kept.');
+      return [trans.__('Running processes are being stopped; files are kept.')];
     case 'hibernated':
-      return trans.__(
-        'Files are kept, variables are gone. The next cell resumes it, or press Resume.'
-      );
+      return [trans.__('Files are kept, variables are gone.')];
     case 'archived':
-      return status.resumable === true
-        ? trans.__(
-            'Files are kept in a snapshot. Press Resume to bring them back.'
-          )
-        : trans.__('It was put away. Press Create for a new one.');
+      return [
+        status.resumable === true
+          ? trans.__('Files are kept in a snapshot.')
+          : trans.__('It was put away.')
+      ];
     case 'failed':
-      return trans.__('It could not start. Press Create to try again.');
+      return [trans.__('It could not start.')];
     case 'expired':
-      return status.resumable === true
-        ? trans.__(
-            'Its running time is over and variables are gone. Press Resume to bring its files back.'
-          )
-        : trans.__(
-            'Its running time is over and variables are gone. Press Create for a new one.'
-          );
+      return [trans.__('Its running time is over and variables are gone.')];
     case 'unknown':
-      if (status.rawState !== null) {
-        return trans.__(
-          'The platform gave a state that this version does not know. Reconnect asks again.'
-        );
-      }
-      return trans.__('Its state could not be read. Reconnect asks again.');
+      return [
+        status.rawState === null
+          ? trans.__('Its state could not be read. Reconnect asks again.')
+          : trans.__(
+              'The platform gave a state that this version does not know. Reconnect asks again.'
+            )
+      ];
     case 'provisioning':
     case 'active':
     case 'restoring':
-      return '';
+      return [];
   }
 }
 
@@ -184,22 +214,38 @@ export function etaSentence(reading: IReading, trans: ITranslate): string {
     : trans.__('About %1 left', formatRemaining(reading.etaMs, trans));
 }
 
-/** A deadline, in one sentence with what to do. */
+/**
+ * A deadline, in one sentence with what to do.
+ *
+ * @param keepsAwake - Whether a cell that runs puts the hibernation off.
+ */
 export function deadlineSentence(
   kind: DeadlineKind,
   remainingMs: number,
+  keepsAwake: boolean,
   trans: ITranslate
 ): string {
   const left = formatRough(remainingMs, trans);
-  return kind === 'hibernation'
+  if (kind === 'expiry') {
+    return trans.__(
+      'Expires in %1, and variables are lost. Save what you need.',
+      left
+    );
+  }
+  return keepsAwake
     ? trans.__(
         'Hibernates in %1, and variables are lost. Run a cell to keep it awake.',
         left
       )
     : trans.__(
-        'Expires in %1, and variables are lost. Save what you need.',
+        'Hibernates in %1, and variables are lost. Save what you need.',
         left
       );
+}
+
+/** Whether to say that a cell keeps the sandbox awake: unless the server knows that it does not. */
+export function keepsAwake(status: IStatus): boolean {
+  return status.keepsAwake ?? true;
 }
 
 /** A deadline in two or three words. */
@@ -254,9 +300,10 @@ export function busyLabel(
 /** Whether creating the sandbox brings something back. */
 function resumes(status: IStatus): boolean {
   return (
-    status.state === 'hibernated' ||
-    ((status.state === 'archived' || status.state === 'expired') &&
-      status.resumable === true)
+    status.resumes ??
+    (status.state === 'hibernated' ||
+      ((status.state === 'archived' || status.state === 'expired') &&
+        status.resumable === true))
   );
 }
 
@@ -270,6 +317,12 @@ export function terminateWarning(trans: ITranslate): string {
   );
 }
 
+const DIALECT_NAMES = new Map([
+  ['ivy', 'Ivy'],
+  ['recoup', 'Recoup'],
+  ['ivy+recoup', 'Ivy, Recoup']
+]);
+
 /** Which platform the sandbox is of. */
 export function sourceLabel(
   sandbox: Pick<ISandbox, 'local'>,
@@ -277,11 +330,9 @@ export function sourceLabel(
   trans: ITranslate
 ): string {
   const dialect =
-    status.dialect === 'ivy'
-      ? 'Ivy'
-      : status.dialect === 'recoup'
-        ? 'Recoup'
-        : status.dialect;
+    status.dialect === null
+      ? null
+      : (DIALECT_NAMES.get(status.dialect) ?? status.dialect);
   if (sandbox.local) {
     return dialect === null
       ? trans.__('Local')
@@ -290,17 +341,73 @@ export function sourceLabel(
   return dialect ?? trans.__('Unknown');
 }
 
-/** Why the figures may be wrong, and from when they are; empty when they are fresh. */
-export function staleSentence(
+/** Why the figures may be wrong, and from when they are. */
+export function staleAdvice(
   status: IStatus,
   reading: IReading,
   trans: ITranslate
-): string {
-  if (reading.state === 'unknown' && status.rawState === null) {
-    return status.staleReason ?? trans.__('No fresh status.'); // never seen
-  }
+): IAdvice {
+  const reason = status.staleReason ?? trans.__('No fresh status.');
+  const { cause, remedy } = adviceIn(reason);
+  const isNeverSeen = reading.state === 'unknown' && status.rawState === null;
   const seen = trans.__('Last seen %1.', formatAgo(reading.ageMs, trans));
-  return status.staleReason === null
-    ? trans.__('No fresh status. %1', seen)
-    : `${status.staleReason} ${seen}`;
+  return { remedy, cause: isNeverSeen ? cause : `${cause} ${seen}` };
+}
+
+/** A sentence about something that went wrong, in its two parts. */
+export interface IAdvice {
+  /** What to do; empty when the sentence does not say it. */
+  readonly remedy: string;
+  readonly cause: string;
+}
+
+/** Where the platform's own words begin, which end a sentence of ours. */
+const QUOTED = ' (the platform says: ';
+
+/**
+ * Where a sentence of ours goes over to what to do: a clause that begins with an imperative.
+ *
+ * `tests/api/test_error_sentences.py` holds the sentences to it.
+ */
+const IMPERATIVE =
+  /(?:^|[;.:] )(?=(?:add|ask|check|choose|correct|delete|free|give|install|let|load|look|open|press|put|raise|reload|remove|restart|run|save|send|set|split|start|try|unset|update|use|wait|write)\b)/i;
+
+/** Part a sentence into what has happened and what to do; together they are the whole of it. */
+export function adviceIn(sentence: string): IAdvice {
+  const quotedAt = sentence.lastIndexOf(QUOTED);
+  const ours = quotedAt < 0 ? sentence : sentence.slice(0, quotedAt);
+  const quoted = quotedAt < 0 ? '' : sentence.slice(quotedAt);
+  const found = IMPERATIVE.exec(ours);
+  if (found === null) {
+    return { remedy: '', cause: sentence };
+  }
+  const remedy = ours.slice(found.index + found[0].length);
+  const cause = ours.slice(0, found.index) + quoted;
+  return { remedy: asSentence(remedy), cause: asSentence(cause) };
+}
+
+/** The same, in one text that may be cut off at its end. */
+export function remedyFirst({ cause, remedy }: IAdvice): string {
+  return remedy === '' ? cause : `${remedy} ${cause}`.trim();
+}
+
+function asSentence(words: string): string {
+  const trimmed = words.trim();
+  return trimmed === ''
+    ? ''
+    : trimmed.charAt(0).toUpperCase() +
+        trimmed.slice(1) +
+        (/[.!?]$/.test(trimmed) ? '' : '.');
+}
+
+/** The most that a name may take of a sentence that is cut off somewhere. */
+const NAME_LIMIT_CHARACTERS = 40;
+
+/** A name for little room; its beginning and its end tell it from others. */
+export function shortName(name: string): string {
+  if (name.length <= NAME_LIMIT_CHARACTERS) {
+    return name;
+  }
+  const half = (NAME_LIMIT_CHARACTERS - 1) >> 1;
+  return `${name.slice(0, half)}…${name.slice(-half)}`;
 }

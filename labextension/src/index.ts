@@ -22,7 +22,7 @@ import { addCommands, CommandIDs, pickSandbox } from './commands';
 import { CurrentNotebook } from './currentNotebook';
 import { ivyIcon } from './icons';
 import { SandboxModel } from './model';
-import { DeadlineNotifier } from './notifications';
+import { SandboxNotifier } from './notifications';
 import {
   DEFAULT_PREFERENCES,
   type IPreferences,
@@ -116,6 +116,8 @@ const plugin: JupyterFrontEndPlugin<void> = {
     shell.add(panel, 'right', { rank: PANEL_RANK, type: 'Ivy Sandbox' });
     restorer?.add(panel, PANEL_ID);
 
+    const isPanelVisible = (): boolean => panel.isVisible;
+
     const statusItem = new StatusItem(
       {
         model,
@@ -145,17 +147,21 @@ const plugin: JupyterFrontEndPlugin<void> = {
       trans,
       sessionDialogs,
       openPanel,
-      isPanelVisible: () => panel.isVisible
+      isPanelVisible
     });
     for (const command of Object.values(CommandIDs)) {
       palette?.addItem({ command, category: trans.__('Ivy Sandbox') });
     }
-    const notifier = new DeadlineNotifier({
+    const notifier = new SandboxNotifier({
       model,
       ticker,
       trans,
       openPanel,
-      openNotebook
+      isPanelVisible,
+      openNotebook,
+      create: id => {
+        void commands.execute(CommandIDs.create, { id });
+      }
     });
 
     ticker.ticked.connect(() => {

@@ -1,13 +1,13 @@
-/** Deadlines as JupyterLab notifications. */
+/** Deadlines and failed starts as JupyterLab notifications. */
 
 import { Notification } from '@jupyterlab/apputils';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import type { IDisposable } from '@lumino/disposable';
 
 import type { IThresholds } from './countdown';
-import { deadlineSentence } from './format';
+import { deadlineSentence, keepsAwake, shortName } from './format';
 import type { SandboxModel } from './model';
-import type { ISandbox } from './protocol';
+import { isCreatable, type ISandbox, type SandboxState } from './protocol';
 import type { Ticker } from './views/ticker';
 import { type IWarning, type IWarningChange, WarningTracker } from './warnings';
 
@@ -16,18 +16,25 @@ export interface INotifierOptions {
   readonly ticker: Ticker;
   readonly trans: TranslationBundle;
   readonly openPanel: () => void;
+  /** Whether the panel is seen, which tells of a failure itself. */
+  readonly isPanelVisible: () => boolean;
   readonly openNotebook: (path: string) => void;
+  /** Start a sandbox anew. */
+  readonly create: (sandboxId: string) => void;
 }
 
-/** Raises a notification for each deadline that comes near, and takes it back when it moves. */
-export class DeadlineNotifier implements IDisposable {
+/**
+ * Raises a notification for each deadline that comes near and for each start that fails, and takes
+ * it back when it holds no longer.
+ */
+export class SandboxNotifier implements IDisposable {
   constructor(options: INotifierOptions) {
     this._options = options;
     options.model.changed.connect(this._look, this);
     options.ticker.ticked.connect(this._look, this);
   }
 
-  /** The thresholds to warn at; null for no notifications. */
+  /** The thresholds to warn of deadlines at; null for no such notifications. */
   set thresholds(thresholds: IThresholds | null) {
     this._thresholds = thresholds;
     if (thresholds === null) {
@@ -52,7 +59,6 @@ export class DeadlineNotifier implements IDisposable {
     const { knowledge } = this._options.model;
     // What is not fresh may be wrong by now, and a hidden page gets nothing fresh.
     if (
-      this._thresholds === null ||
       document.hidden ||
       knowledge.kind !== 'sandboxes' ||
       knowledge.problem !== null
@@ -60,17 +66,79 @@ export class DeadlineNotifier implements IDisposable {
       return;
     }
     const { sandboxes } = knowledge;
-    this._apply(this._tracker.keepOnly(sandboxes.map(one => one.id)), []);
-    for (const sandbox of sandboxes) {
-      if (!sandbox.status.stale) {
-        const reading = this._options.model.read(sandbox);
-        const change = this._tracker.observe(
-          sandbox.id,
-          reading,
-          this._thresholds
-        );
-        this._apply(change, sandboxes);
+    const fresh = sandboxes.filter(one => !one.status.stale);
+    this._lookForFailures(sandboxes, fresh);
+    if (this._thresholds !== null) {
+      this._lookForDeadlines(sandboxes, fresh, this._thresholds);
+    }
+  }
+
+  private _lookForFailures(
+    sandboxes: readonly ISandbox[],
+    fresh: readonly ISandbox[]
+  ): void {
+    for (const id of [...this._states.keys()]) {
+      if (!sandboxes.some(one => one.id === id)) {
+        this._states.delete(id);
+        this._dismiss(`failure:${id}`);
       }
+    }
+    for (const sandbox of fresh) {
+      const { id } = sandbox;
+      const before = this._states.get(id);
+      const { state } = this._options.model.read(sandbox);
+      this._states.set(id, state);
+      if (state !== 'failed') {
+        this._dismiss(`failure:${id}`);
+      } else if (
+        // One that had failed before the page was opened is no news.
+        before !== undefined &&
+        before !== 'failed' &&
+        !this._options.isPanelVisible()
+      ) {
+        this._raiseFailure(sandbox, before);
+      }
+    }
+  }
+
+  private _raiseFailure(sandbox: ISandbox, before: SandboxState): void {
+    const { create, openPanel, trans } = this._options;
+    const name = shortName(sandbox.name);
+    const reason =
+      sandbox.status.error ?? trans.__('the platform gave no reason');
+    const message =
+      before === 'active'
+        ? trans.__('%1 has failed: %2', name, reason)
+        : trans.__('%1 could not start: %2', name, reason);
+    // JupyterLab cuts a long message off at its end: what to do stands on the buttons.
+    const actions: Notification.IAction[] = [
+      { label: trans.__('Open panel'), callback: openPanel }
+    ];
+    if (sandbox.canCreate && isCreatable(sandbox.status.state)) {
+      actions.unshift({
+        label: trans.__('Try again'),
+        displayType: 'accent',
+        callback: () => {
+          create(sandbox.id);
+        }
+      });
+    }
+    const key = `failure:${sandbox.id}`;
+    this._dismiss(key);
+    const id = Notification.error(message, { autoClose: false, actions });
+    this._shown.set(key, id);
+  }
+
+  private _lookForDeadlines(
+    sandboxes: readonly ISandbox[],
+    fresh: readonly ISandbox[],
+    thresholds: IThresholds
+  ): void {
+    this._apply(this._tracker.keepOnly(sandboxes.map(one => one.id)), []);
+    for (const sandbox of fresh) {
+      const reading = this._options.model.read(sandbox);
+      const change = this._tracker.observe(sandbox.id, reading, thresholds);
+      this._apply(change, sandboxes);
     }
   }
 
@@ -81,12 +149,12 @@ export class DeadlineNotifier implements IDisposable {
     for (const warning of change.raise) {
       const sandbox = sandboxes.find(one => one.id === warning.sandboxId);
       if (sandbox) {
-        this._raise(warning, sandbox);
+        this._raiseWarning(warning, sandbox);
       }
     }
   }
 
-  private _raise(warning: IWarning, sandbox: ISandbox): void {
+  private _raiseWarning(warning: IWarning, sandbox: ISandbox): void {
     const { openNotebook, openPanel, trans } = this._options;
     const key = `${warning.kind}:${warning.sandboxId}`;
     this._dismiss(key);
@@ -105,8 +173,13 @@ export class DeadlineNotifier implements IDisposable {
     }
     const message = trans.__(
       '%1: %2',
-      sandbox.name,
-      deadlineSentence(warning.kind, warning.remainingMs, trans)
+      shortName(sandbox.name),
+      deadlineSentence(
+        warning.kind,
+        warning.remainingMs,
+        keepsAwake(sandbox.status),
+        trans
+      )
     );
     const autoClose = warning.level === 'urgent' ? false : 15_000;
     const id = Notification.warning(message, { autoClose, actions });
@@ -124,6 +197,8 @@ export class DeadlineNotifier implements IDisposable {
   private readonly _options: INotifierOptions;
   private readonly _tracker = new WarningTracker();
   private readonly _shown = new Map<string, string>();
+  /** The state of each sandbox when it was last looked at. */
+  private readonly _states = new Map<string, SandboxState>();
   private _thresholds: IThresholds | null = null;
   private _isDisposed = false;
 }

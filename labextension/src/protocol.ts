@@ -45,6 +45,16 @@ export interface IStatus {
   readonly ageMs: number;
   readonly stale: boolean;
   readonly staleReason: string | null;
+  /** The word for the state, as every part of us says it; null from an older server. */
+  readonly label: string | null;
+  /** What the state means and what comes next; null from an older server. */
+  readonly hint: string | null;
+  /** Whether creating it brings something back, as the server knows it; null likewise. */
+  readonly resumes: boolean | null;
+  /** Whether a cell that runs puts the hibernation off; null likewise. */
+  readonly keepsAwake: boolean | null;
+  /** Sentences that say what is not known, and why. */
+  readonly unknown: readonly string[];
 }
 
 /** A hold on a sandbox: a kernel of ours, or a notebook that uses the cell magic. */
@@ -92,6 +102,18 @@ function text(value: unknown): string | null {
   return typeof value === 'string' && value.trim() !== '' ? value : null;
 }
 
+function flag(value: unknown): boolean | null {
+  return typeof value === 'boolean' ? value : null;
+}
+
+function texts(value: unknown): string[] {
+  return Array.isArray(value)
+    ? (value as unknown[])
+        .map(text)
+        .filter((one): one is string => one !== null)
+    : [];
+}
+
 /** Ten years: beyond it a duration is a misunderstanding, such as an epoch. */
 const LONGEST_DURATION_MS = 10 * 365 * 24 * 3600 * 1000;
 
@@ -130,13 +152,17 @@ export function parseStatus(value: unknown): IStatus {
     idleMs: durationMs(body['idle_ms']),
     hibernatesInMs: durationMs(body['hibernates_in_ms']),
     expiresInMs: durationMs(body['expires_in_ms']),
-    resumable:
-      typeof body['resumable'] === 'boolean' ? body['resumable'] : null,
+    resumable: flag(body['resumable']),
     error: text(body['error']),
     dialect: text(body['dialect']),
     ageMs: durationMs(body['age_ms']) ?? 0,
     stale: body['stale'] === true,
-    staleReason: text(body['stale_reason'])
+    staleReason: text(body['stale_reason']),
+    label: text(body['label']),
+    hint: typeof body['hint'] === 'string' ? body['hint'].trim() : null,
+    resumes: flag(body['resumes']),
+    keepsAwake: flag(body['keeps_awake']),
+    unknown: texts(body['unknown'])
   };
 }
 

@@ -3,6 +3,8 @@
 import {
   DEFAULT_THRESHOLDS,
   type DeadlineKind,
+  deadlinesOf,
+  type IDeadline,
   type IReading,
   type IThresholds
 } from './countdown';
@@ -25,13 +27,12 @@ export interface IWarningChange {
 /** How far above a threshold a deadline must move before its warning may come again. */
 const REARM_MARGIN_MS = 15_000;
 
-/**
- * Remembers what was said about each deadline, so that it is said once.
- *
- * A sandbox that always hibernates a few minutes after its last cell would be "soon" all its life;
- * the early warning is therefore for a hibernation that lay beyond the threshold after the last
- * activity. The urgent one always comes.
- */
+/** Of a short life, by which part of the threshold. */
+const REARM_PART = 1 / 4;
+
+const KINDS: readonly DeadlineKind[] = ['hibernation', 'expiry'];
+
+/** Remembers what was said about each deadline, so that it is said once. */
 export class WarningTracker {
   /** Note a reading, and learn what to say and what to take back. */
   observe(
@@ -41,27 +42,21 @@ export class WarningTracker {
   ): IWarningChange {
     const raise: IWarning[] = [];
     const clear: Pick<IWarning, 'sandboxId' | 'kind'>[] = [];
-    const kinds: [DeadlineKind, number | null][] = [
-      ['hibernation', reading.hibernatesInMs],
-      ['expiry', reading.expiresInMs]
-    ];
-    for (const [kind, remainingMs] of kinds) {
+    const deadlines = deadlinesOf(reading, thresholds);
+    for (const kind of KINDS) {
       const key = `${kind}:${sandboxId}`;
+      const deadline = deadlines.find(one => one.kind === kind);
       const said = this._said.get(key);
-      if (remainingMs === null || remainingMs === 0) {
-        if (said) {
-          this._said.delete(key);
-          clear.push({ sandboxId, kind });
-        }
-        continue;
-      }
-      const level = levelOf(kind, remainingMs, reading, thresholds);
-      if (said && isMovedBack(said, remainingMs, thresholds)) {
+      if (said && (!deadline || isMovedBack(said, deadline))) {
         this._said.delete(key);
         clear.push({ sandboxId, kind });
       }
       const now = this._said.get(key);
-      if (level && (!now || (now === 'soon' && level === 'urgent'))) {
+      if (
+        (deadline?.urgency === 'soon' && !now) ||
+        (deadline?.urgency === 'urgent' && now !== 'urgent')
+      ) {
+        const { remainingMs, urgency: level } = deadline;
         this._said.set(key, level);
         raise.push({ sandboxId, kind, level, remainingMs });
       }
@@ -86,30 +81,10 @@ export class WarningTracker {
   private readonly _said = new Map<string, WarningLevel>();
 }
 
-function levelOf(
-  kind: DeadlineKind,
-  remainingMs: number,
-  reading: IReading,
-  thresholds: IThresholds
-): WarningLevel | null {
-  if (remainingMs <= thresholds.urgentMs) {
-    return 'urgent';
-  }
-  if (remainingMs > thresholds.soonMs) {
-    return null;
-  }
-  const wholeMs =
-    kind === 'hibernation' && reading.idleMs !== null
-      ? reading.idleMs + remainingMs
-      : Infinity;
-  return wholeMs > thresholds.soonMs ? 'soon' : null;
-}
-
-function isMovedBack(
-  said: WarningLevel,
-  remainingMs: number,
-  thresholds: IThresholds
-): boolean {
-  const limit = said === 'urgent' ? thresholds.urgentMs : thresholds.soonMs;
-  return remainingMs > limit + REARM_MARGIN_MS;
+/** Whether a deadline is over, or so far away again that what was said of it holds no longer. */
+function isMovedBack(said: WarningLevel, deadline: IDeadline): boolean {
+  const { remainingMs, thresholds } = deadline;
+  const limitMs = said === 'urgent' ? thresholds.urgentMs : thresholds.soonMs;
+  const marginMs = Math.min(REARM_MARGIN_MS, limitMs * REARM_PART);
+  return remainingMs === 0 || remainingMs > limitMs + marginMs;
 }

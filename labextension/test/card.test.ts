@@ -10,6 +10,8 @@ import { sandbox, STARTING, status } from './samples';
 const onAction = vi.fn<(action: Action) => void>();
 const onOverdue = vi.fn();
 
+const HOUR = 3_600_000;
+
 function makeCard(): SandboxCard {
   const card = new SandboxCard({
     trans: english,
@@ -151,7 +153,7 @@ describe('SandboxCard', () => {
 
   it('tells a screen reader of a deadline twice, not every second', () => {
     const card = makeCard();
-    card.update(content({ hibernates_in_ms: 602_000 }), 0);
+    card.update(content({ idle_ms: HOUR, hibernates_in_ms: 602_000 }), 0);
     const heard = new Set<string | null>();
     for (let ms = 0; ms < 600_000; ms += 1000) {
       card.tick(ms);
@@ -166,7 +168,7 @@ describe('SandboxCard', () => {
 
   it('says by a word and a shape what it says by a colour', () => {
     const card = makeCard();
-    card.update(content({ hibernates_in_ms: 60_000 }), 0);
+    card.update(content({ idle_ms: HOUR, hibernates_in_ms: 60_000 }), 0);
     expect(seen(card.node)).toContain('Hibernates very soon');
     const icon = card.node.querySelector<HTMLElement>('.jp-ivy-deadline-icon');
     expect(icon?.hidden).toBe(false);
@@ -187,6 +189,59 @@ describe('SandboxCard', () => {
       'The platform does not answer. Last seen 3 min ago.'
     );
     expect(words).toContain('about 20 min');
+  });
+
+  it('folds a long text of the platform, and unfolds it by a button', () => {
+    const card = makeCard();
+    const error = `no capacity ${'x '.repeat(400)}THE END`;
+    card.update(content({ state: 'failed', error }), 0);
+    const fold = [
+      ...card.node.querySelectorAll<HTMLButtonElement>('.jp-ivy-fold')
+    ].find(one => !one.hidden && one.closest('[hidden]') === null);
+    expect(seen(card.node)).not.toContain('THE END');
+    expect(fold?.getAttribute('aria-expanded')).toBe('false');
+    fold?.click();
+    expect(seen(card.node)).toContain('THE END');
+    expect(fold?.getAttribute('aria-expanded')).toBe('true');
+    card.tick(5000);
+    expect(seen(card.node)).toContain('THE END');
+    fold?.click();
+    expect(seen(card.node)).not.toContain('THE END');
+  });
+
+  it('says what to do before what has happened', () => {
+    const card = makeCard();
+    const stale_reason =
+      'Could not read the status: HTTP 401, the key is wrong; correct the setting api_key.';
+    card.update(content({ stale: true, stale_reason, age_ms: 200_000 }), 0);
+    const banner = card.node.querySelector('[data-kind=stale]');
+    expect(banner && seen(banner).replace(/\s+/g, ' ').trim()).toBe(
+      'Correct the setting api_key. Could not read the status: HTTP 401, the key is wrong. Last seen 3 min ago.'
+    );
+    card.update(content({ state: 'failed', error: 'no capacity' }), 0);
+    expect(seen(card.node)).toMatch(
+      /Press Create for a new one\.\s+no capacity/
+    );
+  });
+
+  it('notes what is not known, a line each, and takes it back', () => {
+    const card = makeCard();
+    card.update(content({ unknown: ['One is not known.', 'Two neither.'] }), 0);
+    expect(seen(card.node)).toMatch(/One is not known\.\s+Two neither\./);
+    card.update(content({ unknown: ['Two neither.'] }), 0);
+    expect(seen(card.node)).not.toContain('One is not known.');
+    card.update(content(), 0);
+    expect(seen(card.node)).not.toContain('Two neither.');
+  });
+
+  it('promises that a cell keeps it awake only where the server says so', () => {
+    const card = makeCard();
+    const near = { idle_ms: HOUR, hibernates_in_ms: 300_000 };
+    card.update(content({ ...near, keeps_awake: true }), 0);
+    expect(seen(card.node)).toContain('Running a cell keeps it awake.');
+    card.update(content({ ...near, keeps_awake: false }), 0);
+    expect(seen(card.node)).toContain('Hibernates soon.');
+    expect(seen(card.node)).not.toContain('awake');
   });
 
   it('shows steps and an estimate during a start', () => {

@@ -8,10 +8,10 @@ import {
   phaseSteps,
   readStatus,
   SleepWatch,
-  StartProgress,
-  urgencyOf
+  StartProgress
 } from '../src/countdown';
 import { STARTING, status } from './samples';
+import urgencies from './urgency.json';
 
 describe('readStatus', () => {
   it('counts down what is left and up what has passed', () => {
@@ -90,22 +90,25 @@ describe('readStatus', () => {
   });
 });
 
-describe('urgencyOf', () => {
-  it.each([
-    [600_001, 'calm'],
-    [600_000, 'soon'],
-    [120_001, 'soon'],
-    [120_000, 'urgent'],
-    [1, 'urgent'],
-    [0, 'over']
-  ])('with %i ms left is %s', (ms, urgency) => {
-    expect(urgencyOf(ms)).toBe(urgency);
-  });
+describe('urgency', () => {
+  it.each(urgencies)(
+    'of a $kind $leftSeconds s away, $passedSeconds s after what set it, is $urgency',
+    ({ kind, leftSeconds, passedSeconds, urgency }) => {
+      const passedMs = passedSeconds === null ? null : 1000 * passedSeconds;
+      const none = { idle_ms: null, hibernates_in_ms: null };
+      const fields =
+        kind === 'hibernation'
+          ? { idle_ms: passedMs, hibernates_in_ms: 1000 * leftSeconds }
+          : { ...none, uptime_ms: passedMs, expires_in_ms: 1000 * leftSeconds };
+      const reading = readStatus(status({ expires_in_ms: null, ...fields }), 0);
+      expect(deadlinesOf(reading)[0]).toMatchObject({ kind, urgency });
+    }
+  );
 
   it('follows thresholds of the user', () => {
-    expect(urgencyOf(50_000, { soonMs: 60_000, urgentMs: 10_000 })).toBe(
-      'soon'
-    );
+    const reading = readStatus(status({ hibernates_in_ms: 50_000 }), 0);
+    const thresholds = { soonMs: 15_000, urgentMs: 10_000 };
+    expect(deadlinesOf(reading, thresholds)[0]?.urgency).toBe('calm');
   });
 });
 

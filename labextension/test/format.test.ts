@@ -1,9 +1,11 @@
 import { describe, expect, it } from 'vitest';
 
-import { readStatus } from '../src/countdown';
+import { readStatus, statusNow } from '../src/countdown';
 import {
   actionLabel,
+  adviceIn,
   deadlineLabel,
+  deadlineSentence,
   english,
   etaSentence,
   formatAgo,
@@ -11,7 +13,9 @@ import {
   formatRemaining,
   formatRough,
   sourceLabel,
-  staleSentence,
+  remedyFirst,
+  shortName,
+  staleAdvice,
   stateHint,
   stateLabel
 } from '../src/format';
@@ -62,13 +66,29 @@ describe('durations', () => {
 
 describe('states', () => {
   it('have a word each', () => {
-    const words = SANDBOX_STATES.map(one => stateLabel(one, null, english));
+    const words = SANDBOX_STATES.map(state =>
+      stateLabel({ state, rawState: null, label: null }, english)
+    );
     expect(new Set(words).size).toBe(SANDBOX_STATES.length);
   });
 
   it('show the raw word of an unknown one', () => {
-    expect(stateLabel('unknown', 'defrosting', english)).toBe(
-      'Unknown (defrosting)'
+    const odd = status({ state: 'unknown', raw_state: 'defrosting' });
+    expect(stateLabel(odd, english)).toBe('Unknown (defrosting)');
+  });
+
+  it('are called as the server calls them, until the time has brought another one', () => {
+    const said = status({
+      label: 'Awake',
+      hint: 'It runs.',
+      expires_in_ms: 1000
+    });
+    expect(stateLabel(said, english)).toBe('Awake');
+    expect(stateHint(said, true, english)).toBe('It runs.');
+    const later = statusNow(said, readStatus(said, 1000));
+    expect(stateLabel(later, english)).toBe('Expired');
+    expect(stateHint(later, true, english)).toMatch(
+      /^Its running time is over/
     );
   });
 
@@ -76,14 +96,22 @@ describe('states', () => {
     'say what to do in %s',
     state => {
       const given = status({ state });
-      expect(stateHint(given, readStatus(given, 0), english)).not.toBe('');
+      expect(stateHint(given, true, english)).not.toBe('');
+    }
+  );
+
+  it.each(['failed', 'expired', 'hibernated', 'archived'])(
+    'speak of no button that is not there in %s',
+    state => {
+      expect(stateHint(status({ state }), false, english)).not.toMatch(/Press/);
+      expect(stateHint(status({ state }), true, english)).toMatch(/Press/);
     }
   );
 });
 
 describe('a state that is unknown', () => {
   const hint = (given: ReturnType<typeof status>) =>
-    stateHint(given, readStatus(given, 0), english);
+    stateHint(given, true, english);
 
   it('was a word of the platform, or nothing that could be read', () => {
     expect(hint(status({ state: 'unknown', raw_state: 'defrosting' }))).toMatch(
@@ -102,11 +130,12 @@ describe('a state that is unknown', () => {
       age_ms: 1000
     };
     const never = status({ ...failed, raw_state: null });
-    expect(staleSentence(never, readStatus(never, 0), english)).toBe(
-      'No such session.'
-    );
+    expect(staleAdvice(never, readStatus(never, 0), english)).toEqual({
+      remedy: '',
+      cause: 'No such session.'
+    });
     const word = status({ ...failed, raw_state: 'defrosting' });
-    expect(staleSentence(word, readStatus(word, 0), english)).toMatch(
+    expect(staleAdvice(word, readStatus(word, 0), english).cause).toMatch(
       /^No such session\. Last seen/
     );
   });
@@ -121,6 +150,18 @@ describe('actions', () => {
     expect(label('expired', false)).toBe('Create');
     expect(label('none', true)).toBe('Create');
   });
+
+  it.each([true, false])(
+    'resume exactly what the server says comes back: %s',
+    resumes => {
+      for (const state of ['none', 'hibernated', 'archived', 'failed']) {
+        const given = status({ state, resumes, resumable: !resumes });
+        expect(actionLabel('create', given, english)).toBe(
+          resumes ? 'Resume' : 'Create'
+        );
+      }
+    }
+  );
 });
 
 describe('sentences', () => {
@@ -141,9 +182,17 @@ describe('sentences', () => {
       stale_reason: 'The platform does not answer.',
       age_ms: 200_000
     });
-    expect(staleSentence(stale, readStatus(stale, 0), english)).toBe(
-      'The platform does not answer. Last seen 3 min ago.'
-    );
+    expect(staleAdvice(stale, readStatus(stale, 0), english)).toEqual({
+      remedy: '',
+      cause: 'The platform does not answer. Last seen 3 min ago.'
+    });
+  });
+
+  it('promise that a cell keeps it awake only where that is so', () => {
+    const words = (awake: boolean) =>
+      deadlineSentence('hibernation', 60_000, awake, english);
+    expect(words(true)).toContain('Run a cell to keep it awake.');
+    expect(words(false)).not.toContain('awake');
   });
 
   it('say local of a local sandbox', () => {
@@ -152,7 +201,52 @@ describe('sentences', () => {
     );
   });
 
+  it('name both APIs of a joined status', () => {
+    const joined = status({ dialect: 'ivy+recoup' });
+    expect(sourceLabel({ local: false }, joined, english)).toBe('Ivy, Recoup');
+  });
+
   it('put values in without reading them as patterns', () => {
     expect(english.__('%1 and %2', '%2', '$&')).toBe('%2 and $&');
+  });
+});
+
+describe('advice', () => {
+  it.each([
+    [
+      "Could not read the sandbox status of chat 'c': HTTP 401, the key is wrong; correct the setting api_key (IVY_API_KEY) (the platform says: bad key; get one).",
+      'Correct the setting api_key (IVY_API_KEY).',
+      "Could not read the sandbox status of chat 'c': HTTP 401, the key is wrong (the platform says: bad key; get one)."
+    ],
+    [
+      'The setting chat_id has no value. Put {"Ivy": {"chat_id": "…"}} into the file, and run the cell again; no restart is needed.',
+      'Put {"Ivy": {"chat_id": "…"}} into the file, and run the cell again; no restart is needed.',
+      'The setting chat_id has no value.'
+    ],
+    [
+      'The extension is not enabled: run “x” and restart the server.',
+      'Run “x” and restart the server.',
+      'The extension is not enabled.'
+    ],
+    [
+      'The connection broke before the answer was complete (ReadError).',
+      '',
+      'The connection broke before the answer was complete (ReadError).'
+    ]
+  ])('is found in: %s', (sentence, remedy, cause) => {
+    expect(adviceIn(sentence)).toEqual({ remedy, cause });
+  });
+
+  it('comes first where the end may be cut off', () => {
+    const sentence = 'It is gone; run it again.';
+    expect(remedyFirst(adviceIn(sentence))).toBe('Run it again. It is gone.');
+    expect(remedyFirst(adviceIn('It is gone.'))).toBe('It is gone.');
+  });
+
+  it('keeps the beginning and the end of a long name', () => {
+    expect(shortName('Chat 7')).toBe('Chat 7');
+    const long = shortName(`Chat ${'x'.repeat(100)}end`);
+    expect(long).toHaveLength(39);
+    expect(long).toMatch(/^Chat x+…x+end$/);
   });
 });

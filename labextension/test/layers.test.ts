@@ -22,7 +22,7 @@ const LAYERS: readonly (readonly RegExp[])[] = [
 
 /** What the notebook widget is made of, which no package of JupyterLab may get into. */
 const PURE =
-  /^(protocol|sse|countdown|format|warnings|preferences|widget\/.*|views\/(dom|card|chip|start|deadlines|facts|actions|sessions|welcome))$/;
+  /^(protocol|sse|countdown|format|warnings|preferences|widget\/.*|views\/(dom|banner|card|chip|start|deadlines|facts|actions|sessions|welcome))$/;
 
 function layerOf(name: string): number {
   return LAYERS.findIndex(layer => layer.some(one => one.test(name)));

@@ -29,8 +29,28 @@ describe('parseStatus', () => {
       dialect: 'recoup',
       ageMs: 120,
       stale: false,
-      staleReason: null
+      staleReason: null,
+      label: null,
+      hint: null,
+      resumes: null,
+      keepsAwake: null,
+      unknown: []
     });
+  });
+
+  it('reads the words of a newer server, and nothing that is none', () => {
+    const words = { label: 'Active', hint: '', resumes: false };
+    const unknown = ['When it expires is not known.'];
+    expect(
+      parseStatus({
+        ...words,
+        keeps_awake: true,
+        unknown: [...unknown, 7, ' ']
+      })
+    ).toMatchObject({ ...words, keepsAwake: true, unknown });
+    expect(
+      parseStatus({ label: 7, hint: 7, resumes: 'yes', unknown: 'no list' })
+    ).toMatchObject({ label: null, hint: null, resumes: null, unknown: [] });
   });
 
   it.each(SANDBOX_STATES)('knows the state %s', state => {

@@ -7,10 +7,8 @@ import { status } from './samples';
 const MINUTE = 60_000;
 
 function reading(fields: Record<string, number | null>): IReading {
-  return readStatus(
-    status({ hibernates_in_ms: null, expires_in_ms: null, ...fields }),
-    0
-  );
+  const none = { uptime_ms: null, idle_ms: null, hibernates_in_ms: null };
+  return readStatus(status({ ...none, expires_in_ms: null, ...fields }), 0);
 }
 
 function expiry(minutes: number): IReading {
@@ -56,24 +54,28 @@ describe('WarningTracker', () => {
     ]);
   });
 
-  it('gives no early warning of a hibernation that is always near', () => {
+  it('is silent for most of a short life, warns twice, and again after the next cell', () => {
     const tracker = new WarningTracker();
     const at = (idle: number) =>
-      tracker.observe(
-        'a',
-        reading({
-          idle_ms: idle * MINUTE,
-          hibernates_in_ms: (5 - idle) * MINUTE
-        })
-      ).raise;
-    expect(at(0)).toEqual([]);
-    expect(at(3)[0]?.level).toBe('urgent');
+      tracker
+        .observe(
+          'a',
+          reading({
+            idle_ms: idle * MINUTE,
+            hibernates_in_ms: (5 - idle) * MINUTE
+          })
+        )
+        .raise.map(one => one.level);
+    const life = [0, 0.05, 2, 3.3, 3.4, 4, 4.5, 4.9];
+    const heard = [[], [], [], [], ['soon'], [], ['urgent'], []];
+    expect(life.map(at)).toEqual(heard);
+    expect(life.map(at)).toEqual(heard);
   });
 
   it('gives the early warning of a hibernation that was far', () => {
     const tracker = new WarningTracker();
     const near = reading({
-      idle_ms: 5 * MINUTE,
+      idle_ms: 25 * MINUTE,
       hibernates_in_ms: 9 * MINUTE
     });
     expect(tracker.observe('a', near).raise[0]).toMatchObject({

@@ -183,12 +183,12 @@ def test_hibernation_is_noticed_before_the_next_cell_runs(
 def test_near_deadlines_are_warned_of_with_what_to_do() -> None:
     """At ten and at two minutes a sentence says what happens, when, and what helps."""
     assert warnings(status(hibernates_in=601, idle=0), 0.0) == []
-    soon = warnings(status(hibernates_in=599, idle=10), 0.0)
+    soon = warnings(status(hibernates_in=599, idle=1800), 0.0)
     assert len(soon) == 1
     assert "hibernates in 9 min 59 s" in soon[0]
     assert "run any cell" in soon[0]
     assert warnings(status(hibernates_in=290, idle=10), 0.0) == [], "it never lay further away"
-    assert len(warnings(status(hibernates_in=119, idle=181), 0.0)) == 1
+    assert len(warnings(status(hibernates_in=99, idle=201), 0.0)) == 1
     expiring = warnings(status(expires_in=90), 0.0)
     assert len(expiring) == 1
     assert "expires in 1 min 30 s" in expiring[0]

@@ -1,6 +1,5 @@
 /** The buttons of a sandbox: create (or resume), reconnect, terminate. */
 
-import type { IReading } from '../countdown';
 import { actionLabel, busyLabel, type ITranslate } from '../format';
 import {
   type Action,
@@ -43,14 +42,16 @@ export class ActionsView {
 
   readonly node = make('div', 'jp-ivy-actions', { role: 'group' });
 
-  update(status: IStatus, reading: IReading, state: IActionsState): void {
+  /**
+   * @param status - As it reads now: a label follows what the time has made of it, such as an
+   * active sandbox past its expiry.
+   */
+  update(status: IStatus, state: IActionsState): void {
     const offered: Record<Action, boolean> = {
-      create: state.canCreate && isCreatable(reading.state),
-      reconnect: reading.state === 'active' || reading.state === 'unknown',
-      terminate: state.canTerminate && isTerminable(reading.state)
+      create: state.canCreate && isCreatable(status.state),
+      reconnect: status.state === 'active' || status.state === 'unknown',
+      terminate: state.canTerminate && isTerminable(status.state)
     };
-    // A label follows what the reading has become, such as an active sandbox past its expiry.
-    const shown: IStatus = { ...status, state: reading.state };
     const focused = document.activeElement;
     let lostFocus = false;
     for (const [action, button] of this._buttons) {
@@ -65,7 +66,7 @@ export class ActionsView {
       );
       button.classList.toggle('jp-mod-busy', busy);
       const words = busy ? busyLabel : actionLabel;
-      setText(button, words(action, shown, this._trans));
+      setText(button, words(action, status, this._trans));
     }
     const visible = [...this._buttons.values()].filter(one => !one.hidden);
     setShown(this.node, visible.length > 0);

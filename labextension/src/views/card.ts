@@ -10,20 +10,24 @@ import {
   type IReading,
   isOverdue,
   type IThresholds,
-  readStatus
+  readStatus,
+  statusNow
 } from '../countdown';
 import {
+  adviceIn,
   type ITranslate,
-  staleSentence,
+  keepsAwake,
+  staleAdvice,
   stateHint,
   stateLabel
 } from '../format';
 import { ALL_FACTS, type IFactsShown } from '../preferences';
 import type { Action, ISandbox, IStatus } from '../protocol';
 import { ActionsView } from './actions';
+import { Banner, FoldedText } from './banner';
 import { StateChip } from './chip';
 import { announcementOf, DeadlinesView } from './deadlines';
-import { make, makeIcon, setAttribute, setShown, setText } from './dom';
+import { make, setAttribute, setShown, setText } from './dom';
 import { FactsView } from './facts';
 import { StartView } from './start';
 
@@ -66,6 +70,10 @@ export class SandboxCard {
     this._deadlines = new DeadlinesView(trans);
     this._facts = new FactsView(trans, options.onCopy ?? null);
     this._actions = new ActionsView(trans, options.onAction);
+    this._stale = new Banner(trans, 'warning', 'stale');
+    this._error = new Banner(trans, 'failed', 'error');
+    this._missing = new Banner(trans, 'info', 'missing');
+    this._actionError = new Banner(trans, 'failed', 'error', 'alert');
     setText(this._currentBadge, trans.__('This notebook'));
     setText(this._localBadge, trans.__('Local'));
     const badges = make('div', 'jp-ivy-badges', {}, [
@@ -81,6 +89,7 @@ export class SandboxCard {
       this._start.node,
       this._deadlines.node,
       this._hint,
+      this._unknown,
       this._facts.node,
       this.extra,
       this._actionError.node,
@@ -107,9 +116,12 @@ export class SandboxCard {
     this.node.classList.toggle('jp-mod-current', content.current);
     setShown(this._currentBadge, content.current);
     setShown(this._localBadge, sandbox.local);
-    this._missing.show(sandbox.missing);
-    this._error.show(content.status.error);
-    this._actionError.show(content.actionError);
+    this._missing.show(
+      sandbox.missing === null ? null : adviceIn(sandbox.missing)
+    );
+    const { actionError } = content;
+    this._actionError.show(actionError === null ? null : adviceIn(actionError));
+    this._showUnknown(content.status.unknown);
     this.tick(nowMs);
   }
 
@@ -119,39 +131,35 @@ export class SandboxCard {
     if (!content) {
       return;
     }
-    const { status } = content;
     const trans = this._trans;
-    const reading = readStatus(status, nowMs - content.receivedMs);
+    const reading = readStatus(content.status, nowMs - content.receivedMs);
+    const status = statusNow(content.status, reading);
     const thresholds = content.thresholds ?? DEFAULT_THRESHOLDS;
     const stale = status.stale || content.disconnected !== null;
-    const label = stateLabel(reading.state, status.rawState, trans);
+    const label = stateLabel(status, trans);
     this._chip.update(reading.state, label, stale);
     this._start.update(status, reading, nowMs);
-    this._deadlines.update(reading, thresholds, stale);
+    this._deadlines.update(status, reading, thresholds, stale);
     const where = content.sandbox;
     this._facts.update(status, reading, where, content.facts ?? ALL_FACTS);
-    this._actions.update(status, reading, {
+    this._actions.update(status, {
       canCreate: where.canCreate,
       canTerminate: where.canTerminate,
       busyAction: content.busyAction
     });
     const hint =
-      where.missing === null ? stateHint(status, reading, trans) : '';
-    setShown(this._hint, hint !== '');
-    setText(this._hint, hint);
-    this._stale.show(
-      stale
-        ? staleSentence(
-            {
-              ...status,
-              staleReason: content.disconnected ?? status.staleReason
-            },
-            reading,
-            trans
-          )
-        : null
+      where.missing === null ? stateHint(status, where.canCreate, trans) : '';
+    // What to do about a failure comes before what the platform says of it.
+    this._error.show(
+      status.error === null ? null : { remedy: hint, cause: status.error }
     );
-    this._announce(label, reading, thresholds, stale);
+    setShown(this._hint, hint !== '' && status.error === null);
+    setText(this._hint, hint);
+    const staleReason = content.disconnected ?? status.staleReason;
+    this._stale.show(
+      stale ? staleAdvice({ ...status, staleReason }, reading, trans) : null
+    );
+    this._announce(label, status, reading, thresholds, stale);
     if (!this._askedWhenOverdue && isOverdue(reading)) {
       this._askedWhenOverdue = true;
       this._options.onOverdue?.();
@@ -163,16 +171,29 @@ export class SandboxCard {
     this._actions.focus(action);
   }
 
+  private _showUnknown(sentences: readonly string[]): void {
+    while (this._unknownTexts.length < sentences.length) {
+      const text = new FoldedText(this._trans, 'jp-ivy-unknown-sentence');
+      this._unknownTexts.push(text);
+      this._unknown.append(text.node);
+    }
+    this._unknownTexts.forEach((text, position) => {
+      text.show(sentences[position] ?? '');
+    });
+    setShown(this._unknown, sentences.length > 0);
+  }
+
   /** Tell a screen reader what has changed, and nothing that merely counts. */
   private _announce(
     label: string,
+    status: IStatus,
     reading: IReading,
     thresholds: IThresholds,
     stale: boolean
   ): void {
     const name = this._content?.sandbox.name ?? '';
     const deadline = this._options.announcesDeadlines
-      ? announcementOf(reading, thresholds, this._trans)
+      ? announcementOf(reading, thresholds, keepsAwake(status), this._trans)
       : null;
     if (this._announcedLabel === null) {
       // The first content is there to be read, it is no change.
@@ -198,13 +219,15 @@ export class SandboxCard {
   private readonly _chip = new StateChip();
   private readonly _currentBadge = make('span', 'jp-ivy-badge jp-mod-current');
   private readonly _localBadge = make('span', 'jp-ivy-badge');
-  private readonly _stale = new Banner('warning', 'stale');
-  private readonly _error = new Banner('failed', 'error');
-  private readonly _missing = new Banner('info', 'missing');
-  private readonly _actionError = new Banner('failed', 'error', 'alert');
+  private readonly _stale: Banner;
+  private readonly _error: Banner;
+  private readonly _missing: Banner;
+  private readonly _actionError: Banner;
   private readonly _start: StartView;
   private readonly _deadlines: DeadlinesView;
   private readonly _hint = make('div', 'jp-ivy-hint');
+  private readonly _unknown = make('div', 'jp-ivy-unknown');
+  private readonly _unknownTexts: FoldedText[] = [];
   private readonly _facts: FactsView;
   private readonly _actions: ActionsView;
   private readonly _live = make('div', 'jp-ivy-sr-only', {
@@ -214,32 +237,4 @@ export class SandboxCard {
   private _askedWhenOverdue = false;
   private _announcedLabel: string | null = null;
   private _announcedDeadline: string | null = null;
-}
-
-/** A sentence that stands out, with an icon. */
-export class Banner {
-  constructor(
-    icon: 'warning' | 'failed' | 'info',
-    kind: 'stale' | 'error' | 'missing',
-    role: 'alert' | null = null
-  ) {
-    this.node = make('div', 'jp-ivy-banner', { 'data-kind': kind }, [
-      make('span', 'jp-ivy-banner-icon', {}, [makeIcon(icon)]),
-      this._text
-    ]);
-    if (role) {
-      this._text.setAttribute('role', role);
-    }
-    this.node.hidden = true;
-  }
-
-  readonly node: HTMLDivElement;
-
-  /** Show a sentence; null hides the banner. */
-  show(sentence: string | null): void {
-    setText(this._text, sentence ?? '');
-    setShown(this.node, sentence !== null);
-  }
-
-  private readonly _text = make('span', 'jp-ivy-banner-text');
 }

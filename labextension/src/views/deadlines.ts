@@ -10,8 +10,10 @@ import {
   deadlineSentence,
   formatRemaining,
   formatRough,
-  type ITranslate
+  type ITranslate,
+  keepsAwake
 } from '../format';
+import type { IStatus } from '../protocol';
 import { make, makeIcon, setShown, setText } from './dom';
 
 interface ITile {
@@ -40,7 +42,12 @@ export class DeadlinesView {
 
   readonly node: HTMLDivElement;
 
-  update(reading: IReading, thresholds: IThresholds, stale: boolean): void {
+  update(
+    status: IStatus,
+    reading: IReading,
+    thresholds: IThresholds,
+    stale: boolean
+  ): void {
     const deadlines = deadlinesOf(reading, thresholds);
     setShown(this.node, deadlines.length > 0);
     for (const kind of ['hibernation', 'expiry'] as const) {
@@ -61,7 +68,8 @@ export class DeadlinesView {
     if (pressing) {
       this._note.dataset['urgency'] = pressing.urgency;
       // The tile above counts; the note says what it means, and is not rewritten every second.
-      setText(this._noteText, this._advice(pressing.kind, pressing.urgency));
+      const { kind, urgency } = pressing;
+      setText(this._noteText, this._advice(kind, urgency, keepsAwake(status)));
     }
   }
 
@@ -87,12 +95,17 @@ export class DeadlinesView {
       : formatRemaining(ms, trans);
   }
 
-  private _advice(kind: DeadlineKind, urgency: string): string {
+  private _advice(kind: DeadlineKind, urgency: string, awake: boolean): string {
     const trans = this._trans;
     if (kind === 'hibernation') {
+      if (awake) {
+        return urgency === 'urgent'
+          ? trans.__('Hibernates very soon: run a cell to keep its variables.')
+          : trans.__('Hibernates soon. Running a cell keeps it awake.');
+      }
       return urgency === 'urgent'
-        ? trans.__('Hibernates very soon: run a cell to keep its variables.')
-        : trans.__('Hibernates soon. Running a cell keeps it awake.');
+        ? trans.__('Hibernates very soon: save what you need now.')
+        : trans.__('Hibernates soon. Save what you need from its variables.');
     }
     return urgency === 'urgent'
       ? trans.__('Expires very soon: save what you need now.')
@@ -105,10 +118,15 @@ export class DeadlinesView {
   private readonly _noteText = make('span');
 }
 
-/** The sentence to announce when a deadline has become more urgent. */
+/**
+ * The sentence to announce when a deadline has become more urgent.
+ *
+ * @param awake - Whether a cell that runs puts the hibernation off.
+ */
 export function announcementOf(
   reading: IReading,
   thresholds: IThresholds,
+  awake: boolean,
   trans: ITranslate
 ): { key: string; sentence: string } | null {
   const pressing = deadlinesOf(reading, thresholds).find(
@@ -117,7 +135,12 @@ export function announcementOf(
   return pressing
     ? {
         key: `${pressing.kind}:${pressing.urgency}`,
-        sentence: deadlineSentence(pressing.kind, pressing.remainingMs, trans)
+        sentence: deadlineSentence(
+          pressing.kind,
+          pressing.remainingMs,
+          awake,
+          trans
+        )
       }
     : null;
 }

@@ -4,11 +4,13 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import type { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
 
+import { adviceIn } from '../format';
 import type { SandboxModel } from '../model';
 import type { IPreferences } from '../preferences';
 import { type Action, isOffer, type ISandbox } from '../protocol';
 import { problemSentence } from '../source';
-import { Banner, SandboxCard } from './card';
+import { Banner } from './banner';
+import { SandboxCard } from './card';
 import { make, makeIcon, setShown, setText } from './dom';
 import { SessionsView } from './sessions';
 import type { Ticker } from './ticker';
@@ -48,12 +50,13 @@ export class SandboxPanel extends Widget {
     const { trans, model, ticker, actions } = options;
     this.id = PANEL_ID;
     this.addClass('jp-ivy-panel');
+    this._problem = new Banner(trans, 'warning', 'stale');
     const label = trans.__('Ask for a fresh status');
     const refresh = make(
       'button',
       'jp-ivy-icon-button',
       { type: 'button', title: label, 'aria-label': label },
-      [makeIcon('restart')]
+      [makeIcon('refresh')]
     );
     refresh.addEventListener('click', () => {
       void model.refresh(true);
@@ -101,7 +104,7 @@ export class SandboxPanel extends Widget {
     if (knowledge.kind !== 'sandboxes') {
       this._drawCards([]);
       const nothing = knowledge.kind === 'nothing' ? knowledge.problem : null;
-      this._problem.show(nothing && problemSentence(nothing, trans));
+      this._problem.show(nothing && adviceIn(problemSentence(nothing, trans)));
       setText(this._placeholder, trans.__('Asking for the sandboxes…'));
       setShown(this._placeholder, knowledge.kind === 'loading');
       this._offeredId = null;
@@ -115,7 +118,7 @@ export class SandboxPanel extends Widget {
     );
     this._problem.show(
       knowledge.problem && sandboxes.length === 0
-        ? problemSentence(knowledge.problem, trans)
+        ? adviceIn(problemSentence(knowledge.problem, trans))
         : null
     );
     setText(this._placeholder, trans.__('No sandbox is in use.'));
@@ -264,7 +267,7 @@ export class SandboxPanel extends Widget {
 
   private readonly _options: IPanelOptions;
   private readonly _entries = new Map<string, IEntry>();
-  private readonly _problem = new Banner('warning', 'stale');
+  private readonly _problem: Banner;
   private readonly _placeholder = make('p', 'jp-ivy-placeholder');
   private readonly _list = make('div', 'jp-ivy-cards');
   private readonly _welcome: WelcomeView;

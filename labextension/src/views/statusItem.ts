@@ -3,8 +3,19 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { Widget } from '@lumino/widgets';
 
-import { deadlinesOf, type IThresholds, type Urgency } from '../countdown';
-import { deadlineLabel, formatRough, stateLabel } from '../format';
+import {
+  deadlinesOf,
+  type IThresholds,
+  statusNow,
+  type Urgency
+} from '../countdown';
+import {
+  adviceIn,
+  deadlineLabel,
+  formatRough,
+  remedyFirst,
+  stateLabel
+} from '../format';
 import type { SandboxModel } from '../model';
 import type { IPreferences } from '../preferences';
 import type { ISandbox } from '../protocol';
@@ -95,7 +106,7 @@ export class StatusItem extends Widget {
     if (sandbox.missing !== null) {
       return {
         text: trans.__('Ivy: not configured'),
-        detail: sandbox.missing,
+        detail: remedyFirst(adviceIn(sandbox.missing)),
         urgency: 'calm'
       };
     }
@@ -104,9 +115,9 @@ export class StatusItem extends Widget {
 
   private _describe(sandbox: ISandbox, thresholds: IThresholds): IContent {
     const { model, trans } = this._options;
-    const { status } = sandbox;
     const reading = model.read(sandbox);
-    const state = stateLabel(reading.state, status.rawState, trans);
+    const status = statusNow(sandbox.status, reading);
+    const state = stateLabel(status, trans);
     const [nearest] = deadlinesOf(reading, thresholds);
     const open = trans.__(
       '%1. Click to open the Ivy Sandbox panel',
@@ -115,7 +126,10 @@ export class StatusItem extends Widget {
     if (status.stale) {
       return {
         text: trans.__('Ivy: %1 (not fresh)', state),
-        detail: status.staleReason ?? open,
+        detail:
+          status.staleReason === null
+            ? open
+            : remedyFirst(adviceIn(status.staleReason)),
         urgency: 'soon'
       };
     }
