@@ -1,7 +1,8 @@
 """ipykernel's base class, made fit for a kernel that mostly waits for the sandbox.
 
 It answers requests that need no sandbox while a cell runs, serves requests of every channel on one
-loop, and takes an interrupt as a message instead of letting a signal end the process.
+loop, and takes an interrupt as a message instead of letting a signal end the process. It is the
+same on ipykernel 6.29 and 7, which hand on the messages of the shell channel in different ways.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import signal
 import threading
 from collections.abc import Coroutine
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ipykernel.kernelbase import Kernel
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
     from ivy_kernel.models import Json, Message
 
 Result = TypeVar("Result")
+
+_SHELL_REQUEST: ContextVar[tuple[Any, Json]] = ContextVar("shell_request")
+"""Client and message of the request that the current task handles. ipykernel 6 keeps one for the
+whole process, and 7 in private members."""
 
 COMM_MESSAGES = ("comm_open", "comm_msg", "comm_close")
 ANSWERED_BESIDE_A_CELL = frozenset(
@@ -49,6 +55,9 @@ class BaseKernel(Kernel):
         super().__init__(**kwargs)
         self.main_loop: asyncio.AbstractEventLoop | None = None
         self.cell_parent: Json | None = None
+        self._cell_request: tuple[Any, Json] = (b"", {})  # the last one, for threads
+        self._control_request: tuple[Any, Json] = (b"", {})
+        self._beside: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
         """Called by the application once the sockets are open."""
@@ -63,7 +72,8 @@ class BaseKernel(Kernel):
         then overlook a request that arrives meanwhile, until another client connects
         (https://github.com/ipython/ipykernel/issues/1554).
         """
-        manager: Any = getattr(self.shell_channel_thread, "manager", None)
+        thread = getattr(self, "shell_channel_thread", None)  # ipykernel 6 has none
+        manager: Any = getattr(thread, "manager", None)
         if hasattr(manager, "_shell_socket"):
             manager._shell_socket = self.shell_stream
 
@@ -92,20 +102,30 @@ class BaseKernel(Kernel):
         """See `pre_handler_hook`."""
 
     async def shell_main(self, subshell_id: str | None, msg: Any) -> None:
-        """Called by ipykernel for each message on the shell channel.
+        """Called by ipykernel 7 for each message on the shell channel.
 
         While a cell runs, requests that need no sandbox are answered beside it. Messages of widgets
         always are, because the sandbox takes its time for them, and cells may come meanwhile.
         """
-        if not self._is_handled_beside(self._message_type(msg)):
+        if self._is_handled_beside(self._message_type(msg)):
+            await self._handle_beside(self.dispatch_shell(msg, subshell_id=subshell_id))
+        else:
             await super().shell_main(subshell_id, msg)
-            return
+
+    def schedule_dispatch(self, dispatch: Any, *args: Any) -> None:
+        """Called by ipykernel 6 for each message on the shell channel, as 7 calls `shell_main`."""
+        is_message = dispatch == self.dispatch_shell
+        if is_message and self._is_handled_beside(self._message_type(args[0])):
+            task = asyncio.ensure_future(self._handle_beside(dispatch(*args)))
+            self._beside.add(task)
+            task.add_done_callback(self._beside.discard)
+        else:
+            super().schedule_dispatch(dispatch, *args)  # type: ignore[misc]  # 7 has none
+
+    async def _handle_beside(self, handling: Coroutine[Any, Any, None]) -> None:
         try:  # a task has a context of its own, so cells keep their parent
-            await asyncio.create_task(self.dispatch_shell(msg, subshell_id=subshell_id))
+            await asyncio.create_task(handling)
         finally:
-            # It has changed the parent that threads without a context fall back on. The right one
-            # is that of the cell that runs now, which need not be the one that ran before.
-            self.set_parent(self._shell_ident(), self.get_parent("shell"), channel="shell")
             if self.cell_parent is not None:  # front ends show the last status they got
                 self._publish_status("busy", "shell", parent=self.cell_parent)
 
@@ -128,14 +148,31 @@ class BaseKernel(Kernel):
             return ""
         return str(header.get("msg_type", ""))
 
-    def _shell_ident(self) -> Any:
-        return self._get_shell_context_var(self._shell_parent_ident)
+    def set_parent(self, ident: Any, parent: Json, channel: str = "shell") -> None:
+        """Called by ipykernel with the client and the message of each request."""
+        super().set_parent(ident, parent, channel)
+        if channel == "control":
+            self._control_request = (ident, parent)
+            return
+        _SHELL_REQUEST.set((ident, parent))
+        if parent["header"]["msg_type"] == "execute_request":
+            self._cell_request = (ident, parent)
+
+    def get_parent(self, channel: str | None = None) -> Json:
+        """Return the message of the request that is handled here, by task, or on a channel."""
+        return self._request(channel)[1]
 
     def parent_ident_here(self) -> Any:
         """Identity of the client whose request `get_parent` returns, on this thread's channel."""
-        if threading.current_thread() is self.control_thread:
-            return self._control_parent_ident
-        return self._shell_ident()
+        return self._request(None)[0]
+
+    def _request(self, channel: str | None) -> tuple[Any, Json]:
+        if channel is None:
+            is_control = threading.current_thread() is self.control_thread
+            channel = "control" if is_control else "shell"
+        if channel == "control":
+            return self._control_request
+        return _SHELL_REQUEST.get(self._cell_request)
 
     def publish(self, message: Message) -> None:
         """Send one message to all front ends, as of the running cell if it names no parent."""
