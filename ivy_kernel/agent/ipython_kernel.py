@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .kernel_process import KernelProcess
+from .background import BACKGROUND_TYPE
+from .kernel_process import KernelProcess, archive_path
 from .wire import to_json
 
 # -- requests that ipykernel overlooks
@@ -143,6 +144,15 @@ class App(kernelapp.IPKernelApp):
     def init_iopub(self, context):
         context.sndhwm = 0
         return super().init_iopub(context)
+    def init_kernel(self):
+        super().init_kernel()
+        try:
+            sys.path.append(ARCHIVE)
+            from ivy_agent.background import watch
+            sys.path.remove(ARCHIVE)
+            watch(self.kernel)
+        except Exception as error:
+            print("background work is not watched:", repr(error), file=sys.stderr)
 App.launch_instance()
 """
 """Starts ipykernel so that it dies with the agent (``PR_SET_PDEATHSIG``), shows prints after 30 ms
@@ -185,7 +195,8 @@ class IPythonKernel(KernelProcess):
         self._info: dict[str, Any] = {}
         prefix = f"{self.directory}/k{self.number}"
         self._shell_address = f"ipc://{prefix}-{CHANNELS.index('shell') + 1}"
-        self.launch(["-c", LAUNCHER, "-f", self._write_connection_file(prefix)])
+        archive = f"ARCHIVE = {archive_path()!r}\n"
+        self.launch(["-c", archive + LAUNCHER, "-f", self._write_connection_file(prefix)])
         self._context = self._zmq.Context()
         # One identity for all channels: ipykernel asks for input on stdin, addressed to the client
         # whose request came on shell.
@@ -319,6 +330,8 @@ class IPythonKernel(KernelProcess):
             self._watchdog.heard(parent, time.monotonic())
         if PING_PREFIX.encode() in parent:
             self._take_answer_to_ping(channel, parent, content)
+        elif BACKGROUND_TYPE.encode() in header:
+            self.take_background(json.loads(content.decode("utf-8")))
         # The welcome tells a new subscriber that it is subscribed; it belongs to no request.
         elif b"iopub_welcome" not in header:
             self.on_message(channel, header, parent, metadata, content, frames[start + 6 :])
@@ -333,5 +346,4 @@ class IPythonKernel(KernelProcess):
             self._is_heard = True
         if self._info and self._is_heard and not self._is_ready:
             self._is_ready = True
-            self.threads_at_start = self.count_threads()
             self.on_ready(self._info)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .background import BACKGROUND_TYPE
 from .wire import to_json
 
 if TYPE_CHECKING:
@@ -22,6 +23,23 @@ if TYPE_CHECKING:
 
 
 LOG_TAIL_BYTES = 2000
+STAT_BYTES = 1024
+
+SILENT_PROGRAMS = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver")
+"""In the command lines of processes that libraries start and that print nothing, for ever."""
+
+
+def archive_path() -> str:
+    """Return the archive that this code came in; absolute, as cells run in another directory."""
+    return str(Path(sys.argv[0]).resolve())
+
+
+def _is_silent(pid: int) -> bool:
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return True
+    return any(name in command for name in SILENT_PROGRAMS)
 
 
 def usable_directory(wanted: Sequence[str]) -> str:
@@ -75,7 +93,8 @@ class KernelProcess:
         self.on_ready = on_ready
         self.on_probed = on_probed
         self.process: subprocess.Popen[bytes] | None = None
-        self.threads_at_start = 0
+        self._background_count = 0
+        self._spoke_lately = False
         self._log_path = Path(directory) / "kernel.log"
 
     def start(self) -> None:
@@ -171,18 +190,57 @@ class KernelProcess:
         if self.process is not None:
             self.process.wait()
 
-    def extra_threads(self) -> int:
-        """Return how many threads it has beyond those it started with; 0 where unknown."""
-        return max(0, self.count_threads() - self.threads_at_start)
+    def take_background(self, content: dict[str, Any]) -> None:
+        """Take what the kernel tells of its threads, tasks and timers."""
+        self._background_count = int(content["count"])
 
-    def count_threads(self) -> int:
-        """Return how many threads the process has; 0 where that is unknown."""
+    def count_background(self) -> int:
+        """Return how much may still speak: threads, tasks, timers and child processes.
+
+        After the last has ended one is counted once more, for its last words may be on their way.
+        """
+        found = self._background_count + self._count_processes()
+        spoke_lately, self._spoke_lately = self._spoke_lately, found > 0
+        return found or int(spoke_lately)
+
+    def _count_processes(self) -> int:
+        """Return how many processes live that the kernel has left behind; 0 where unknown.
+
+        Those of its session, which keep it when their parent ends, and all that descend from it.
+        """
         if self.process is None:
             return 0
+        parents: dict[int, int] = {}
+        ours = {self.process.pid}
+        # For every cell: pathlib would take three times as long.
         try:
-            return sum(1 for _ in Path(f"/proc/{self.process.pid}/task").iterdir())
+            names = [name for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208 - time
         except OSError:
             return 0
+        for name in names:
+            try:
+                file = os.open(f"/proc/{name}/stat", os.O_RDONLY)
+            except OSError:
+                continue  # it has just ended
+            try:
+                text = os.read(file, STAT_BYTES)
+            except OSError:
+                continue
+            finally:
+                os.close(file)
+            state, parent, _, session = text.rsplit(b")", 1)[1].split(None, 4)[:4]
+            if state not in (b"Z", b"X"):
+                pid = int(name)
+                parents[pid] = int(parent)
+                if int(session) == self.process.pid:
+                    ours.add(pid)
+        newest = ours
+        while newest:
+            newest = {
+                pid for pid, parent in parents.items() if parent in newest and pid not in ours
+            }
+            ours |= newest
+        return sum(not _is_silent(pid) for pid in ours - {self.process.pid})
 
     @staticmethod
     def report_unreadable(error: Exception) -> None:
@@ -220,8 +278,7 @@ class ShellKernel(KernelProcess):
         with theirs:
             descriptor = theirs.fileno()
             flags = ["-S"] if sys.flags.no_site else []
-            archive = str(Path(sys.argv[0]).resolve())  # cells run in another directory
-            self.launch([*flags, archive, "shell", str(descriptor)], [descriptor])
+            self.launch([*flags, archive_path(), "shell", str(descriptor)], [descriptor])
 
     def file_descriptors(self) -> list[int]:
         """Return the agent's end of the socket pair."""
@@ -278,12 +335,14 @@ class ShellKernel(KernelProcess):
 
     def _take(self, message: dict[str, Any]) -> None:
         if "ready" in message:
-            self.threads_at_start = self.count_threads()
             self.on_ready(message["ready"])
             return
         if message["p"].get("msg_id") == PROBE_ID:
             if message["c"] == "shell":
                 self.on_probed(False)
+            return
+        if message["h"]["msg_type"] == BACKGROUND_TYPE:
+            self.take_background(message["d"])
             return
         header, parent = to_json(message["h"]), to_json(message["p"])
         self.on_message(message["c"], header, parent, b"{}", to_json(message["d"]), [])

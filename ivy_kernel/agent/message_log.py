@@ -186,6 +186,7 @@ class LongPolls:
         self._answer = answer
         self._parked: list[LongPoll] = []
         self._due: float | None = None
+        self._unseen_since: float | None = None
         self._notified_end = 0
         self.cursor = 0
 
@@ -203,13 +204,19 @@ class LongPolls:
         self.cursor = max(since, self._log.base) if poll.must_rewind else max(since, self.cursor)
         self._parked.append(poll)
         if self.cursor < self._notified_end and self._due is None:
-            self._due = now + poll.batching_delay
+            # What came while no poll was parked has been collected for as long as it has waited.
+            began = self._unseen_since if self._unseen_since is not None else now
+            self._due = max(now, began + poll.batching_delay)
         while len(self._parked) > poll.keep:
             self._serve(now)
 
     def notify(self, now: float, *, at_once: bool = False, least_delay: float = 0.0) -> None:
         """Note that the log's end is worth an answer, at once or after the batching delay."""
         self._notified_end = self._log.end
+        if not self._parked and not at_once:
+            if self._unseen_since is None:
+                self._unseen_since = now
+            return  # how long it may be collected is said by the poll that comes next
         delay = self._parked[0].batching_delay if self._parked else 0.0
         due = now if at_once else now + max(delay, least_delay)
         # The first output sets the time; what follows does not put it off.
@@ -262,4 +269,4 @@ class LongPolls:
         wanted = min(SLICE_LIMIT_BYTES, poll.limit_chars * 8)
         self.cursor = offset + self._answer(poll, offset, self._log.read(offset, wanted))
         if self.cursor >= self._notified_end:
-            self._due = None
+            self._due = self._unseen_since = None

@@ -64,7 +64,6 @@ class Service:
         self._submissions = SubmissionSequence()
         self._requests = InFlightRequests()
         self._fragments = FragmentReassembly()
-        self._comms: set[str] = set()
         self.supervisor = KernelSupervisor(
             directory,
             options,
@@ -140,7 +139,7 @@ class Service:
             if submission["do"] == "restart":
                 self.supervisor.restart(str(submission.get("id")), now)
             return  # anything else is a submission that was taken back, and keeps its number
-        header, content = submission["h"], submission["d"]
+        header = submission["h"]
         message_id, msg_type = str(header["msg_id"]), str(header["msg_type"])
         if submission.get("g", self.supervisor.generation) != self.supervisor.generation:
             # Meant for a kernel that has ended, whose variables it would not find in this one.
@@ -149,7 +148,6 @@ class Service:
         # An input_reply has neither reply nor "idle" of its own: nothing would ever end it.
         if submission["c"] != "stdin":
             self._requests.add(message_id, msg_type, now, channel=str(submission["c"]))
-        self._track_comm(msg_type, content)
         parts = [to_json(submission.get(name, {})) for name in ("h", "p", "m", "d")]
         buffers = [base64.b64decode(text) for text in submission.get("b", ())]
 
@@ -168,8 +166,6 @@ class Service:
             "end": self._log.end,
             "pending": len(self._requests),
             "parked": len(self._polls),
-            "comms": len(self._comms),
-            "threads": self.supervisor.extra_threads,
         }
 
     def _reply(self, connection: Connection, extra: dict[str, Any]) -> None:
@@ -181,6 +177,8 @@ class Service:
     def _answer_poll(self, poll: LongPoll, offset: int, data: bytes) -> int:
         header = self._header()
         header["offset"] = offset
+        # Looked for only where it matters: while a request is under way there are polls anyway.
+        header["background"] = 0 if self.is_busy else self.supervisor.count_background()
         header["parked_seconds"] = round(self._clock() - poll.arrived, 3)
         connection: Connection = poll.connection
         frame, taken = write_answer(
@@ -212,8 +210,6 @@ class Service:
         ended = False
         if msg_type == "status":
             ended = self._on_status(parent_header, json.loads(content.decode("utf-8")), now)
-        elif msg_type.startswith("comm_"):
-            self._track_comm(msg_type, json.loads(content.decode("utf-8")))
         if channel in ("shell", "control"):
             ended = self._requests.replied(str(parent_header.get("msg_id", "")))
         if ended or msg_type == "input_request":
@@ -241,15 +237,7 @@ class Service:
         if not self._requests.current and self.supervisor.state == "busy":
             self.supervisor.state = "idle"
 
-    def _track_comm(self, msg_type: str, content: dict[str, Any]) -> None:
-        if msg_type == "comm_open":
-            self._comms.add(str(content.get("comm_id")))
-        elif msg_type == "comm_close":
-            self._comms.discard(str(content.get("comm_id")))
-
     def _record_event(self, name: str, **details: Any) -> None:
-        if name in ("died", "restarted"):
-            self._comms.clear()
         self._recorder.record_event(name, generation=self.supervisor.generation, **details)
         # A ready kernel is no news to a waiting cell, whose own messages say so: it saves a call.
         is_news = name != "ready" or (len(self._polls) > 0 and not self.is_busy)

@@ -80,10 +80,9 @@ class KernelSupervisor:
         self._failed_starts = 0
         self._restarts: list[str] = []
 
-    @property
-    def extra_threads(self) -> int:
-        """The number of threads that the kernel has beyond those it started with."""
-        return self._kernel.extra_threads() if self._kernel else 0
+    def count_background(self) -> int:
+        """Return how much of the kernel may still speak when no request is under way."""
+        return self._kernel.count_background() if self._kernel else 0
 
     def file_descriptors(self) -> list[int]:
         """Return the descriptors that the daemon's loop should watch for reading."""

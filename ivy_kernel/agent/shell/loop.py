@@ -41,6 +41,7 @@ class RequestLoop:
     def run(self) -> None:
         """Work on requests until the agent ends this process."""
         self._agent.start()
+        self._capture.note_own_threads()
         # Until here SIGINT would end the process; from here on it reaches cells alone.
         signal.signal(signal.SIGINT, self._on_interrupt)
         self._agent.announce({"implementation_version": platform.python_version()})
@@ -54,6 +55,7 @@ class RequestLoop:
             self._capture.flush()
             if reply is not None:
                 self._agent.send("shell", msg_type.replace("_request", "_reply"), reply)
+            self._capture.tell_background()
             self._agent.publish("status", {"execution_state": "idle"})
 
     def _install(self) -> None:

@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from ..background import BACKGROUND_TYPE, RECHECK_SECONDS, BackgroundWork
 from .agent_socket import AgentSocket
 
 if TYPE_CHECKING:
@@ -123,6 +124,10 @@ class Capture:
         self._pipes = [PipeReader("stdout", 1, agent), PipeReader("stderr", 2, agent)]
         self._streams = [TextStream("stdout", 1, agent), TextStream("stderr", 2, agent)]
         sys.stdout, sys.stderr = self._streams
+        self._agent = agent
+        self._work: BackgroundWork | None = None
+        self._told = 0
+        self._recheck_at = 0.0
         threading.Thread(target=self._flush_often, daemon=True).start()
 
     def flush(self) -> None:
@@ -132,12 +137,27 @@ class Capture:
         for pipe in self._pipes:
             pipe.settle()
 
+    def note_own_threads(self) -> None:
+        """Take the threads that there are now for the shell's own. Called once, before cells."""
+        self._work = BackgroundWork()
+
+    def tell_background(self) -> None:
+        """Tell the agent how many threads may still speak, if that has changed."""
+        found = self._work.count() if self._work is not None else 0
+        self._recheck_at = time.monotonic() + RECHECK_SECONDS
+        if found != self._told:
+            self._told = found
+            self._agent.publish(BACKGROUND_TYPE, {"count": found})
+
     def _flush_often(self) -> None:
         while True:
             time.sleep(FLUSH_SECONDS)
             for stream in self._streams:
                 with contextlib.suppress(OSError):
                     stream.flush()
+            if self._told and time.monotonic() > self._recheck_at:
+                with contextlib.suppress(OSError):
+                    self.tell_background()
 
 
 # -- matplotlib figures

@@ -24,9 +24,9 @@ class AgentOptions:
         Set for the agent, its kernel and all cells.
     poll_wait_seconds
         The longest time that a long poll waits for output; below what proxies and tools allow.
-    idle_poll_seconds
-        How long after the last activity polls go on between cells, for widgets and threads; 0 never
-        polls between cells.
+    background_delay_seconds
+        The longest time that output between cells is collected before it is fetched; it grows to
+        that with the time since the user's last request.
     idle_lifetime_seconds
         After so long without contact the agent ends itself, and the variables with it.
     log_limit_bytes
@@ -42,7 +42,7 @@ class AgentOptions:
     kernel: str = "auto"
     environment: Mapping[str, str] = field(default_factory=dict)
     poll_wait_seconds: float = 25.0
-    idle_poll_seconds: float = 300.0
+    background_delay_seconds: float = 10.0
     idle_lifetime_seconds: float = 45 * 60.0
     log_limit_bytes: int = 64 << 20
     open_limit_seconds: float = 90.0

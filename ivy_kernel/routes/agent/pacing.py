@@ -142,13 +142,19 @@ HEDGE_SECONDS = 1.0
 the other still brings the output."""
 
 IDLE_DELAY_SECONDS = 0.3
+AGE_PER_DELAY = 20.0
+"""Between cells output is collected for this part of the time since the user's last request: a
+user who has just run a cell watches, one who has not for minutes is not there or can wait."""
+
+SHORTEST_PAUSE_SECONDS = 1.0
+"""Where calls are queued, between polls that do not wait: the next cell queues behind them."""
+
 RATE_LIMITED_BATCHING_SECONDS = 1.0
 RATE_LIMITED_WAIT_SECONDS = 5.0
 """The longest wait while a rate limit allows only one poll in flight: if its response is lost, only
 the next poll brings the cell's output."""
 
 RATE_LIMITED_FOR_SECONDS = 60.0
-BACKGROUND_FOR_SECONDS = 60.0
 FULL_WAITS_BEFORE_LONGER = 10
 QUEUEING_SIGNS_NEEDED = 2
 PROBE_AGAIN_SECONDS = 60.0
@@ -165,7 +171,7 @@ class PollScheduler:
     Parameters
     ----------
     options
-        Give ``poll_wait_seconds`` and ``idle_poll_seconds``.
+        Give ``poll_wait_seconds`` and ``background_delay_seconds``.
     may_overlap
         Whether calls may run at the same time; ``None`` until it is found out.
     """
@@ -180,10 +186,10 @@ class PollScheduler:
         self.wait_limit_seconds = options.poll_wait_seconds
         self._batching_delay = BatchingDelay()
         self._longest_wait_seconds = options.poll_wait_seconds
-        self._idle_poll_seconds = options.idle_poll_seconds
+        self._background_delay_seconds = options.background_delay_seconds
         self._active_since = 0.0
         self._last_activity = 0.0
-        self._last_background = float("-inf")
+        self._last_idle_poll = float("-inf")
         self._rate_limited_until = float("-inf")
         self._is_streaming = False
         self._may_send_background = False
@@ -223,13 +229,11 @@ class PollScheduler:
         was_active, is_active
             Whether a request of ours was in flight before it, and still is.
         may_send_background
-            Whether there are widgets or threads, which may send messages at any time.
+            Whether anything lives in the sandbox's kernel that may send messages at any time.
         """
         self._may_send_background = may_send_background
         if was_active:
             self._last_activity = now
-        if has_output and not was_active:
-            self._last_background = now
         self._is_streaming = has_output and is_active
         if self._is_streaming:
             self._batching_delay.answered(now)
@@ -275,24 +279,35 @@ class PollScheduler:
             return False
         return self.may_overlap is None or now - self._probed_at > PROBE_AGAIN_SECONDS
 
-    def poll_wait_seconds(self, now: float) -> float:
+    def poll_wait_seconds(self, now: float, *, is_active: bool = True) -> float:
         """Return how long the next poll may wait."""
+        if self.may_overlap is False and not is_active:
+            return 0.0
         if self.may_overlap and now < self._rate_limited_until:
             return min(RATE_LIMITED_WAIT_SECONDS, self.wait_limit_seconds)
         if self.may_overlap:
             return self.wait_limit_seconds
         return min(UNPROBED_WAIT_SECONDS, self.wait_limit_seconds)
 
-    def batching_delay(self, now: float) -> float:
+    def batching_delay(self, now: float, *, is_active: bool = True) -> float:
         """Return the delay from the first output to the next poll's response."""
+        delay = self._batching_delay.seconds if is_active else self._background_delay(now)
         if now < self._rate_limited_until:
-            return RATE_LIMITED_BATCHING_SECONDS
-        return self._batching_delay.seconds
+            return max(delay, RATE_LIMITED_BATCHING_SECONDS)
+        return delay
+
+    def _background_delay(self, now: float) -> float:
+        age = now - self._last_activity
+        return max(SHORTEST_SECONDS, min(age / AGE_PER_DELAY, self._background_delay_seconds))
+
+    def idle_poll_sent(self, now: float) -> None:
+        """Note that a poll was sent while nothing of ours was under way."""
+        self._last_idle_poll = now
 
     def polls_wanted(self, now: float, *, is_active: bool) -> int:
         """Return how many polls should be in flight."""
         if not is_active:
-            return int(self._polls_while_idle(now) and now >= self.idle_start)
+            return int(self._may_send_background and now >= self.idle_start(now))
         if not self.may_overlap or now < self._rate_limited_until:
             return 1
         # While one response is on its way another poll is parked already, so that the next output
@@ -301,22 +316,18 @@ class PollScheduler:
             return 3
         return 2 if now - self._active_since >= HEDGE_SECONDS else 1
 
-    @property
-    def idle_start(self) -> float:
-        """The time at which polling between cells begins.
+    def idle_start(self, now: float) -> float:
+        """Return the time from which on there is a poll between cells.
 
         Not at once: the next cell of a "run all" comes sooner, and would find a poll in its way.
         """
-        return self._last_activity + IDLE_DELAY_SECONDS
+        start = self._last_activity + IDLE_DELAY_SECONDS
+        if self.may_overlap is False:
+            # The next cell, or an interrupt, would queue behind a poll that waits.
+            pause = max(self._background_delay(now), SHORTEST_PAUSE_SECONDS)
+            start = max(start, self._last_idle_poll + pause)
+        return start
 
     def should_poll_later(self, now: float) -> bool:
-        """Decide whether polling is to begin at :attr:`idle_start`."""
-        return self._polls_while_idle(now) and now < self.idle_start
-
-    def _polls_while_idle(self, now: float) -> bool:
-        if self.may_overlap is False:
-            return False  # the next cell, or an interrupt, would queue behind the poll
-        was_recent = now - self._last_background < BACKGROUND_FOR_SECONDS
-        recent = max(self._last_activity, self._last_background)
-        is_expected = self._may_send_background or was_recent
-        return is_expected and now - recent < self._idle_poll_seconds
+        """Decide whether a poll is due at :meth:`idle_start`."""
+        return self._may_send_background and now < self.idle_start(now)

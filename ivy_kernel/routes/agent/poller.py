@@ -197,17 +197,17 @@ class Poller:
             pause = self._health.retry_at - now if self._health.retry_at > now else TICK_SECONDS
             self._timer = self._loop.call_later(pause, self._schedule_polls)
         elif self.scheduler.should_poll_later(now) or self._health.retry_at > now:
-            at = max(self.scheduler.idle_start, self._health.retry_at)
+            at = max(self.scheduler.idle_start(now), self._health.retry_at)
             self._timer = self._loop.call_at(at + 0.001, self._schedule_polls)
 
     def _send_poll(self, now: float) -> None:
         is_active = self._has_work
-        poll_wait_seconds = self.scheduler.poll_wait_seconds(now)
+        poll_wait_seconds = self.scheduler.poll_wait_seconds(now, is_active=is_active)
         poll_options: Json = {
             "since": self.inbox.offset,
             "rewind": self._must_rewind,
             "wait": poll_wait_seconds,
-            "grace": round(self.scheduler.batching_delay(now), 3),
+            "grace": round(self.scheduler.batching_delay(now, is_active=is_active), 3),
             "limit": self.size_limit.limit_chars,
             "plain": self.size_limit.may_be_plain,
             "keep": max(1, self.scheduler.polls_wanted(now, is_active=is_active)),
@@ -216,6 +216,8 @@ class Poller:
         # Once is enough: of polls that are sent together only the first may move the agent's cursor
         # back, or all of them would bring the same slice.
         self._must_rewind = False
+        if not is_active:
+            self.scheduler.idle_poll_sent(now)
         poll = Poll(now, poll_wait_seconds)
         self._polls.add(poll)
         self._start(self._poll(poll, {"poll": poll_options}, self._outbox.take()))
@@ -268,7 +270,7 @@ class Poller:
             has_output=bool(response.body),
             was_active=was_active,
             is_active=is_active,
-            may_send_background=any(header.get(name) for name in ("comms", "threads", "pending")),
+            may_send_background=bool(header.get("background") or header.get("pending")),
         )
 
     def _hand_on(self, record: Json) -> None:

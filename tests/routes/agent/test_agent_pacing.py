@@ -106,8 +106,8 @@ def test_output_that_becomes_sparse_again_is_shown_at_once_again() -> None:
 
 
 def test_between_cells_only_what_can_speak_is_listened_to() -> None:
-    """Not at once, and not for ever."""
-    scheduler = PollScheduler(AgentOptions(idle_poll_seconds=100), may_overlap=True)
+    """Not at once, because the next cell may follow; and as long as anything lives."""
+    scheduler = PollScheduler(AgentOptions(), may_overlap=True)
     scheduler.submitted(0.0)
     heard(scheduler, 1.0, is_active=False, may_send_background=False)
     assert scheduler.polls_wanted(2.0, is_active=False) == 0
@@ -115,15 +115,64 @@ def test_between_cells_only_what_can_speak_is_listened_to() -> None:
     assert scheduler.polls_wanted(1.1, is_active=False) == 0
     assert scheduler.should_poll_later(1.1)
     assert scheduler.polls_wanted(1.5, is_active=False) == 1
-    assert scheduler.polls_wanted(102.0, is_active=False) == 0
+    assert scheduler.polls_wanted(100_000.0, is_active=False) == 1
+    heard(scheduler, 100_001.0, was_active=False, is_active=False)
+    assert scheduler.polls_wanted(100_002.0, is_active=False) == 0
 
 
-def test_where_calls_are_queued_nothing_is_listened_to() -> None:
-    """A poll between cells would hold up the next cell."""
+def calls_by_minute(*, may_overlap: bool, pause_seconds: float, minutes: int = 30) -> list[int]:
+    """The calls of each minute after a cell whose thread prints a line in each pause."""
+    scheduler = PollScheduler(AgentOptions(), may_overlap=may_overlap)
+    scheduler.submitted(0.0)
+    heard(scheduler, 0.1, is_active=False, may_send_background=True)
+    calls = [0] * (minutes + 2)
+    now = 0.1
+    while now < minutes * 60:
+        if scheduler.polls_wanted(now, is_active=False) == 0:
+            now = scheduler.idle_start(now) + 0.001
+            continue
+        scheduler.idle_poll_sent(now)
+        calls[int(now // 60)] += 1
+        line_at = (now // pause_seconds + 1) * pause_seconds
+        shown_at = line_at + scheduler.batching_delay(now, is_active=False)
+        wait = scheduler.poll_wait_seconds(now, is_active=False)
+        now = min(shown_at, now + wait) + 0.02
+        heard(scheduler, now, was_active=False, is_active=False, may_send_background=True)
+    return calls[:minutes]
+
+
+@pytest.mark.parametrize("may_overlap", [True, False])
+@pytest.mark.parametrize("pause_seconds", [0.1, 1.0, 10.0, 12.0, 40.0, 10_000.0])
+def test_a_thread_that_speaks_for_ever_costs_six_calls_a_minute(
+    may_overlap: bool, pause_seconds: float
+) -> None:
+    """After the first minutes; and in these not many."""
+    calls = calls_by_minute(may_overlap=may_overlap, pause_seconds=pause_seconds)
+    assert max(calls[4:]) <= 6
+    assert min(calls) >= 1
+    assert sum(calls[:4]) <= 200
+
+
+def test_a_new_request_brings_background_output_at_once_again() -> None:
+    """The user is back, so that output is no longer collected for long."""
+    scheduler = PollScheduler(AgentOptions(), may_overlap=True)
+    scheduler.submitted(0.0)
+    assert scheduler.batching_delay(1_000.0, is_active=False) == 10.0
+    scheduler.submitted(1_000.0)
+    assert scheduler.batching_delay(1_000.1, is_active=False) < 0.05
+
+
+def test_where_calls_are_queued_polls_between_cells_do_not_wait() -> None:
+    """The next cell would queue behind one that waits."""
     scheduler = PollScheduler(AgentOptions(), may_overlap=False)
     scheduler.submitted(0.0)
     heard(scheduler, 1.0, is_active=False, may_send_background=True)
-    assert scheduler.polls_wanted(5.0, is_active=False) == 0
+    assert scheduler.polls_wanted(5.0, is_active=False) == 1
+    assert scheduler.poll_wait_seconds(5.0, is_active=False) == 0.0
+    scheduler.idle_poll_sent(5.0)
+    assert scheduler.polls_wanted(5.5, is_active=False) == 0
+    assert scheduler.should_poll_later(5.5)
+    assert scheduler.polls_wanted(6.1, is_active=False) == 1
 
 
 def test_a_rate_limit_leaves_one_poll_in_flight() -> None:
