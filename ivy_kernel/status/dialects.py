@@ -25,27 +25,30 @@ Source: ``GET /v1/sandbox/{chatId}/status``, ``POST /v1/sandbox/create``.
 
 Recoup
 ------
-The runtime word (``status``) says whether a living sandbox is bound to the session *now*; the
-lifecycle word (``lifecycle.state``) is what the server last wrote down, and may lag behind.
+The runtime word (``status``) says that a sandbox is bound to the session, and not that it runs:
+after the server itself has hibernated or archived a sandbox it keeps its name and goes on to say
+``active``. So both words must agree, as Recoup's own web client has it; an older server of the same
+family says ``no_sandbox`` instead.
 
-===============  =====================  ==================================================
-status           lifecycle.state        state
-===============  =====================  ==================================================
-active           hibernating            hibernating: still bound, on its way out
-active           any other, or null     active: the runtime word decides when it is ready, and
-                                        a failed lifecycle of a live runtime heals itself
-no_sandbox       null, missing          none
-no_sandbox       active                 expired if the expiry is past or under 10 s away (the
-                                        server calls a runtime active only until then), else
-                                        none
-no_sandbox       any other              that word: a sandbox that is being provisioned or
-                                        restored is not bound yet, a hibernated one no longer
-missing          null                   none
-missing          a known word           that word
-missing          missing                unknown
-an unknown word  anything               unknown
-a known word     an unknown word        unknown
-===============  =====================  ==================================================
+===============  ==================================  ==========================================
+status           lifecycle.state                     state
+===============  ==================================  ==========================================
+active           null, missing, active,              active: the lifecycle's word may lag behind
+                 provisioning                        while a sandbox starts
+active           hibernating, hibernated, restoring, that word
+                 archived, failed
+no_sandbox       null, missing                       none
+no_sandbox       active                              expired if the expiry is past or under 10 s
+                                                     away (the server calls a runtime active only
+                                                     until then), else none
+no_sandbox       any other                           that word: a sandbox that is being
+                                                     provisioned is not bound yet
+missing          null                                none
+missing          a known word                        that word
+missing          missing                             unknown
+an unknown word  anything                            unknown
+a known word     an unknown word                     unknown
+===============  ==================================  ==========================================
 
 ``raw_state`` is the word that decided, so an unknown word is never lost.
 
@@ -258,7 +261,7 @@ def _recoup_state(
         return "unknown", runtime
     if word is not None and word not in _RECOUP_STATES:
         return "unknown", word
-    if runtime == "active" and word != "hibernating":
+    if runtime == "active" and word in (None, "active", "provisioning"):
         return "active", runtime
     if runtime == "no_sandbox" and word == "active":
         return ("expired" if has_expired else "none"), runtime
