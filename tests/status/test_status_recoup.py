@@ -55,6 +55,8 @@ def test_a_whole_answer_becomes_the_canonical_json() -> None:
     """Every field of a documented answer arrives where every reader looks for it."""
     assert parse(body()).to_json(100.0) == {
         "state": "active",
+        "label": "Active",
+        "hint": "",
         "raw_state": "active",
         "phase": None,
         "eta_ms": None,
@@ -65,6 +67,9 @@ def test_a_whole_answer_becomes_the_canonical_json() -> None:
         "hibernates_in_ms": 240_000,
         "expires_in_ms": 1_500_000,
         "resumable": False,
+        "resumes": False,
+        "keeps_awake": True,
+        "unknown": [],
         "error": None,
         "dialect": "recoup",
         "age_ms": 0,
@@ -75,7 +80,7 @@ def test_a_whole_answer_becomes_the_canonical_json() -> None:
 
 @pytest.mark.parametrize("word", [None, "active", "provisioning"])
 def test_a_bound_sandbox_is_active_beside_three_words_only(word: str | None) -> None:
-    """As Recoup's own web client has it: nothing else beside the runtime's word means that it runs."""
+    """As Recoup's own web client has it: no other word beside it means that the sandbox runs."""
     assert parse(body("active", word)).state == "active"
 
 
