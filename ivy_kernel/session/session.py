@@ -34,7 +34,7 @@ from ivy_kernel.routes.outcomes import (
     succeeded,
 )
 from ivy_kernel.session.gate import SandboxGate
-from ivy_kernel.session.lifecycle import Lifecycle
+from ivy_kernel.session.lifecycle import PATIENT_DEADLINES_SECONDS, Lifecycle
 from ivy_kernel.session.route_choice import RouteChoice
 from ivy_kernel.status.model import SandboxStatus
 
@@ -433,9 +433,7 @@ class Session:
         if not self.busy:
             self._gate.out_of_contact()
             await self.lifecycle.drop_connections()
-        status = await self.lifecycle.status()
-        self.lifecycle.refresh_soon()
-        return status
+        return await self.lifecycle.status(deadlines_seconds=PATIENT_DEADLINES_SECONDS)
 
     def forget(self) -> None:
         """Forget the sandbox of before: it is gone, and the user knows it."""
