@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .kernel_process import KernelProcess
+from .start import WITHOUT_WORKING_DIRECTORY
 from .wire import to_json
 
 # -- requests that ipykernel overlooks
@@ -80,9 +81,6 @@ MESSAGES_AT_ONCE = 500
 """From one channel, before the others have their turn: a flood of output hides no reply."""
 
 LAUNCHER = """
-import sys
-if sys.path[0] == "":
-    del sys.path[0]
 from ipykernel import iostream, kernelapp
 try:
     import ctypes
@@ -120,8 +118,8 @@ App.launch_instance()
 rather than 200, and never drops a message because a thousand are waiting (``SNDHWM``). What a child
 process has written is taken before a flush, so that it does not come after the cell's end. The
 thread that pyzmq needs for large messages is there from the beginning; else it would count as one
-of the user's, which might print at any time. ``-c`` puts the empty string first on ``sys.path``,
-where a file of the user's could hide a module that ipykernel imports; IPython adds it again."""
+of the user's, which might print at any time. IPython puts the working directory on the path again,
+once all this has been imported."""
 
 
 def is_importable() -> bool:
@@ -150,7 +148,9 @@ class IPythonKernel(KernelProcess):
         self._info: dict[str, Any] = {}
         prefix = f"{self.directory}/k{self.number}"
         self._shell_address = f"ipc://{prefix}-{CHANNELS.index('shell') + 1}"
-        self.launch(["-c", LAUNCHER, "-f", self._write_connection_file(prefix)])
+        self.launch(
+            ["-c", WITHOUT_WORKING_DIRECTORY + LAUNCHER, "-f", self._write_connection_file(prefix)]
+        )
         self._context = self._zmq.Context()
         # One identity for all channels: ipykernel asks for input on stdin, addressed to the client
         # whose request came on shell.

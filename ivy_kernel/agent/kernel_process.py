@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .start import BOOT
 from .wire import to_json
 
 if TYPE_CHECKING:
@@ -192,7 +193,7 @@ class ShellKernel(KernelProcess):
             descriptor = theirs.fileno()
             flags = ["-S"] if sys.flags.no_site else []
             archive = str(Path(sys.argv[0]).resolve())  # cells run in another directory
-            self.launch([*flags, archive, "shell", str(descriptor)], [descriptor])
+            self.launch([*flags, "-c", BOOT, archive, "shell", str(descriptor)], [descriptor])
 
     def file_descriptors(self) -> list[int]:
         """Return the agent's end of the socket pair."""

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import ast
 import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -32,6 +35,7 @@ class LocalShell:
         shell = ZMQInteractiveShell.instance(
             parent=kernel, profile_dir=kernel.profile_dir, kernel=kernel
         )
+        self._kernel = kernel
         self._shell = cast("Any", shell)  # its members are declared as their base classes
         self._shell.ask_exit = _end_the_cell  # `exit()` would end this process, the kernel
         self._shell.history_manager.enabled = False  # its file belongs to the user's own IPython
@@ -52,7 +56,8 @@ class LocalShell:
         wakeup = signal.set_wakeup_fd(-1)
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
-            result = self._shell.run_cell(code, store_history=True, silent=silent)
+            with self._folder_on_path():
+                result = self._shell.run_cell(code, store_history=True, silent=silent)
         finally:
             signal.signal(signal.SIGINT, before)
             signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
@@ -65,6 +70,17 @@ class LocalShell:
             "traceback": self._shell._last_traceback or [],
         }
         return {"status": "error", "user_expressions": {}, "payload": [], **content}
+
+    @contextmanager
+    def _folder_on_path(self) -> Iterator[None]:
+        """Have imports look in the notebook's folder; only now, see `IvyKernelApp.init_path`."""
+        before = "" in sys.path
+        self._kernel.parent.add_folder_to_path()
+        try:
+            yield
+        finally:
+            if not before and "" in sys.path:  # whatever else the cell did to the path stays
+                sys.path.remove("")
 
 
 def _end_the_cell() -> None:
