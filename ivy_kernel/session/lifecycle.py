@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from ivy_kernel.api.clients import IvyClient, RecoupClient
-from ivy_kernel.api.connection import ApiResponse
+from ivy_kernel.api.operations import ApiResponse
 from ivy_kernel.errors import (
     ApiError,
     CredentialsError,
