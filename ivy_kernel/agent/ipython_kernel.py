@@ -14,6 +14,7 @@ from typing import Any
 
 from .background import BACKGROUND_TYPE
 from .kernel_process import KernelProcess, archive_path
+from .start import WITHOUT_WORKING_DIRECTORY
 from .wire import to_json
 
 # -- requests that ipykernel overlooks
@@ -82,8 +83,6 @@ MESSAGES_AT_ONCE = 500
 
 LAUNCHER = """
 import sys
-if sys.path[0] == "":
-    del sys.path[0]
 from ipykernel import iostream, kernelapp
 try:
     import ctypes
@@ -159,8 +158,8 @@ App.launch_instance()
 rather than 200, and never drops a message because a thousand are waiting (``SNDHWM``). What a child
 process has written is taken before a flush, so that it does not come after the cell's end. The
 thread that pyzmq needs for large messages is there from the beginning; else it would count as one
-of the user's, which might print at any time. ``-c`` puts the empty string first on ``sys.path``,
-where a file of the user's could hide a module that ipykernel imports; IPython adds it again.
+of the user's, which might print at any time. IPython puts the working directory on the path again,
+once all this has been imported.
 
 After each cell ipykernel flushes ``sys.stdout`` and ``sys.stderr``. Where a cell has put something
 there that cannot be flushed, such as a closed file, it would neither reply nor say "idle": so the
@@ -195,8 +194,8 @@ class IPythonKernel(KernelProcess):
         self._info: dict[str, Any] = {}
         prefix = f"{self.directory}/k{self.number}"
         self._shell_address = f"ipc://{prefix}-{CHANNELS.index('shell') + 1}"
-        archive = f"ARCHIVE = {archive_path()!r}\n"
-        self.launch(["-c", archive + LAUNCHER, "-f", self._write_connection_file(prefix)])
+        program = f"{WITHOUT_WORKING_DIRECTORY}ARCHIVE = {archive_path()!r}\n{LAUNCHER}"
+        self.launch(["-c", program, "-f", self._write_connection_file(prefix)])
         self._context = self._zmq.Context()
         # One identity for all channels: ipykernel asks for input on stdin, addressed to the client
         # whose request came on shell.

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .background import BACKGROUND_TYPE
+from .start import BOOT
 from .wire import to_json
 
 if TYPE_CHECKING:
@@ -278,7 +279,8 @@ class ShellKernel(KernelProcess):
         with theirs:
             descriptor = theirs.fileno()
             flags = ["-S"] if sys.flags.no_site else []
-            self.launch([*flags, archive_path(), "shell", str(descriptor)], [descriptor])
+            program = [*flags, "-c", BOOT, archive_path(), "shell", str(descriptor)]
+            self.launch(program, [descriptor])
 
     def file_descriptors(self) -> list[int]:
         """Return the agent's end of the socket pair."""

@@ -28,6 +28,33 @@ START_SECONDS = 20.0
 ANSWER_SECONDS = 20.0
 """For each step of a conversation with the agent: connect, send, receive."""
 
+PACKAGE_NAME = "ivy_agent"
+"""The agent's package in its archive; another ``ivy_kernel`` may be installed in the sandbox."""
+
+WITHOUT_WORKING_DIRECTORY = """import sys as _ivy_y, posix as _ivy_x
+try:
+    _ivy_c = _ivy_x.stat('.')[1:3]
+except OSError:
+    _ivy_c = None
+for _ivy_e in _ivy_y.path[:]:
+    try:
+        if not _ivy_e or _ivy_x.stat(_ivy_e)[1:3] == _ivy_c:
+            _ivy_y.path.remove(_ivy_e)
+    except Exception:
+        pass
+"""
+"""Takes the working directory, whatever it is called there, from ``sys.path``: a file of the user's
+such as ``random.py`` would be imported in place of what we mean. Flat code that imports only what
+is built in, for whatever is run as ``-c`` or by a tool."""
+
+BOOT = f"""{WITHOUT_WORKING_DIRECTORY}del _ivy_y.argv[0]
+_ivy_y.path.insert(0, _ivy_y.argv[0])
+from {PACKAGE_NAME}.__main__ import main
+main(_ivy_y.argv[1:])
+"""
+"""Runs the archive that is the first argument. Python's own way of running an archive imports
+modules before anything of ours could correct the path."""
+
 
 def is_directory(path: str) -> bool:
     """Whether it is a directory; one that may not be looked at is none for us."""
@@ -139,7 +166,10 @@ def launch(directory: str, parameters: dict[str, Any], code: bytes) -> None:
     # As isolated as this interpreter, whose runner will have had its reason.
     flags = (["-I"] if sys.flags.isolated else []) + (["-S"] if sys.flags.no_site else [])
     subprocess.Popen(
-        [sys.executable or "python3", *flags, archive, "serve", directory, json.dumps(options)],
+        [
+            *(sys.executable or "python3", *flags),
+            *("-c", BOOT, archive, "serve", directory, json.dumps(options)),
+        ],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

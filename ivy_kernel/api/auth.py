@@ -1,9 +1,14 @@
-"""The API key: the header that carries it, and its masking in everything that is shown."""
+"""The API key: the header that carries it, its masking, and who may be sent it over a socket."""
 
 from __future__ import annotations
 
+import os
 import re
+import socket
+import struct
+import sys
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import httpx
@@ -79,3 +84,20 @@ class KeyAuth(httpx.Auth):
         if value:
             request.headers[name] = value
         yield request
+
+
+def is_of_this_user(connection: socket.socket) -> bool:
+    """Whether the process that listens at the other end of a unix socket runs as our user.
+
+    The operating system tells, so that no process of another user can claim it.
+    """
+    with suppress(OSError, struct.error):
+        if sys.platform == "linux":
+            credentials = connection.getsockopt(
+                socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("i2I")
+            )
+            _, user, _ = struct.unpack("i2I", credentials)
+        else:  # LOCAL_PEERCRED at the level SOL_LOCAL: version and user of struct xucred
+            _, user = struct.unpack_from("2I", connection.getsockopt(0, 1, 76))
+        return int(user) == os.getuid()
+    return False

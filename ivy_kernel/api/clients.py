@@ -9,7 +9,8 @@ from typing import Any
 
 from ivy_kernel.api import operations
 from ivy_kernel.api.auth import Credential
-from ivy_kernel.api.connection import ApiResponse, Connection, UntrustedServerError
+from ivy_kernel.api.connection import Connection, UntrustedServerError
+from ivy_kernel.api.operations import ApiResponse
 from ivy_kernel.errors import (
     AnswerError,
     ApiError,

@@ -8,19 +8,28 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import datetime
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 import httpx
 
 from ivy_kernel._version import __version__
-from ivy_kernel.api.auth import Credential, KeyAuth
-from ivy_kernel.api.operations import Operation, decode_json, encode_json, error_from_response, fill
+from ivy_kernel.api.auth import Credential, KeyAuth, is_of_this_user
+from ivy_kernel.api.operations import (
+    ApiResponse,
+    Operation,
+    decode_json,
+    encoded,
+    error_from_response,
+    fill,
+    filled_path,
+)
 from ivy_kernel.errors import (
     AnswerError,
     IvyError,
@@ -28,13 +37,30 @@ from ivy_kernel.errors import (
     NoAnswerError,
     NotSentError,
     SettingError,
-    UsageError,
 )
 from ivy_kernel.settings.urls import check_url, is_loopback
 from ivy_kernel.status.clock import monotonic_seconds, parse_http_date
 
-KEEPALIVE_SECONDS = 300.0
-"""Time that an idle connection is kept, so that a cell after a pause needs no new handshake."""
+KEEPALIVE_SECONDS = 30.0
+"""Time that an idle connection is kept. Shorter than any that we know of after which a router or
+balancer forgets a connection and drops, without a word, what is sent over it."""
+
+SILENCE_SECONDS = 2.0
+"""After so long without a sign of life a connection that is used again may have been forgotten."""
+
+DOUBT_SECONDS = 0.9
+"""An answer that takes longer, after silence, makes the next requests take new connections. A poll
+beside a young cell, which brings its output all the same, comes after that."""
+
+REPEAT_READ_SECONDS = 3.0
+"""After silence, a read that is not answered within this is made again over a new connection."""
+
+PROBE_SECONDS = 15
+"""Between TCP's own probes of a connection on which nothing happens, such as during a long call:
+routers and balancers do not forget it then, and a dead one is noticed after four of them."""
+
+DEAD_SECONDS = 60
+"""After so long without an acknowledgement, TCP takes a connection for dead (Linux)."""
 
 # The request was not written, or not whole: nothing can have run. All other errors of httpx count
 # as "may have run", timeouts while writing included.
@@ -53,27 +79,98 @@ class UntrustedServerError(NotSentError):
     """The server's certificate is not trusted; a retry would not change that."""
 
 
-@dataclass(frozen=True, slots=True)
-class ApiResponse:
-    """A successful HTTP response, decoded.
+_SOCKET_OPTIONS = tuple(
+    (level, getattr(socket, name), value)
+    for level, name, value in (
+        (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
+        (socket.IPPROTO_TCP, "TCP_KEEPIDLE", PROBE_SECONDS),
+        (socket.IPPROTO_TCP, "TCP_KEEPALIVE", PROBE_SECONDS),  # macOS's name for the same
+        (socket.IPPROTO_TCP, "TCP_KEEPINTVL", PROBE_SECONDS),
+        (socket.IPPROTO_TCP, "TCP_KEEPCNT", 4),
+        (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", DEAD_SECONDS * 1000),
+    )
+    if hasattr(socket, name)
+)
+
+Request = dict[str, Any]
+"""Arguments for httpx, from which each pool builds a request with its own headers."""
+
+
+@dataclass(eq=False)
+class _Pool:
+    """An httpx client, and whether its idle connections can be relied on.
 
     Parameters
     ----------
-    status_code
-        The HTTP status, 200 to 299.
-    body
-        The decoded JSON.
-    sent_monotonic, received_monotonic
-        Our clock when the request went out and when the answer was complete, in seconds.
-    server_date
-        The answer's ``Date`` header; ``None`` when there was none.
+    client
+        The client.
+    heard_monotonic
+        When an answer last began, in seconds; ``None`` before the first one.
+    exchanges
+        The number of those under way.
     """
 
-    status_code: int
-    body: Any
-    sent_monotonic: float
-    received_monotonic: float
-    server_date: datetime | None
+    client: httpx.AsyncClient
+    heard_monotonic: float | None = None
+    exchanges: int = 0
+
+    @property
+    def was_silent(self) -> bool:
+        """Whether its idle connections may have been forgotten on the way."""
+        heard = self.heard_monotonic
+        return heard is not None and monotonic_seconds() - heard > SILENCE_SECONDS
+
+
+class _Exchange:
+    """One request over one pool, and what is known of its connection.
+
+    Parameters
+    ----------
+    pool
+        The pool.
+    by_socket
+        Whether connections are to a unix socket.
+    """
+
+    def __init__(self, pool: _Pool, *, by_socket: bool) -> None:
+        self.pool = pool
+        self._by_socket = by_socket
+        self._may_be_forgotten = pool.was_silent and not by_socket
+        self._is_answered = False
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether it waits for an answer on a connection that may have been forgotten."""
+        return self._may_be_forgotten and not self._is_answered
+
+    def answered(self) -> None:
+        """Note that an answer has begun."""
+        self._is_answered = True
+        self.pool.heard_monotonic = monotonic_seconds()
+
+    async def trace(self, event: str, info: Mapping[str, Any]) -> None:
+        """Called by httpx with what happens to the connection (its request extension "trace").
+
+        Raises
+        ------
+        NotSentError
+            When the server at the other end of a unix socket is another user's.
+        """
+        if event.endswith((".connect_tcp.complete", ".connect_unix_socket.complete")):
+            self._may_be_forgotten = False  # it is a new one
+            connection = info["return_value"].get_extra_info("socket")
+            if connection is None:
+                return
+            if not self._by_socket:
+                for option in _SOCKET_OPTIONS:
+                    with suppress(OSError):  # it works without, only less well
+                        connection.setsockopt(*option)
+            elif not is_of_this_user(connection):
+                await info["return_value"].aclose()
+                raise NotSentError(
+                    "The local sandbox's socket belongs to another user of this machine; nothing "
+                    "was sent to it. Run the cell again to start a local sandbox of your own."
+                )
 
 
 class Connection:
@@ -91,6 +188,9 @@ class Connection:
         Limit for establishing a connection.
     response_limit_bytes
         Largest body accepted, after decompression.
+    socket_path
+        The unix socket that is connected to in place of the URL's host; it must be served by a
+        process of this user. ``None`` to connect to the host.
     """
 
     def __init__(
@@ -101,6 +201,7 @@ class Connection:
         ca_bundle: str | None = None,
         connect_timeout_seconds: float = 10.0,
         response_limit_bytes: int = 268_435_456,
+        socket_path: str | None = None,
     ) -> None:
         try:
             self._base_url = check_url(base_url)
@@ -112,7 +213,11 @@ class Connection:
         self._ca_bundle = ca_bundle
         self._connect_timeout_seconds = connect_timeout_seconds
         self._response_limit_bytes = response_limit_bytes
-        self._client: httpx.AsyncClient | None = None
+        self._socket_path = socket_path
+        self._trusted: ssl.SSLContext | None = None
+        self._pool: _Pool | None = None
+        self._retired: set[_Pool] = set()
+        self._closing: set[asyncio.Future[None]] = set()
 
     def __repr__(self) -> str:
         return f"Connection({self._base_url!r})"
@@ -124,26 +229,33 @@ class Connection:
 
     def warm_up(self) -> httpx.AsyncClient:
         """Build the pool (20 ms, mostly CA certificates); callable from any thread."""
-        if self._client is None:
-            self._client = self._build()
-        return self._client
+        return self._open_pool().client
+
+    def _open_pool(self) -> _Pool:
+        if self._pool is None:
+            self._pool = _Pool(self._build())
+        return self._pool
 
     def _build(self) -> httpx.AsyncClient:
-        verify = self._trust()
+        if self._trusted is None:
+            self._trusted = self._trust()
+        limits = httpx.Limits(
+            max_connections=32, max_keepalive_connections=16, keepalive_expiry=KEEPALIVE_SECONDS
+        )
+        transport = None
+        if self._socket_path is not None:
+            transport = httpx.AsyncHTTPTransport(uds=self._socket_path, limits=limits)
         try:
             return httpx.AsyncClient(
                 auth=KeyAuth(self._credential),
-                verify=verify,
+                verify=self._trusted,
+                transport=transport,
                 # A proxy elsewhere cannot reach this machine, and must not see its token.
                 trust_env=not is_loopback(self._host),
                 follow_redirects=False,
                 # A session cookie would be a second credential beside the key.
                 cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
-                limits=httpx.Limits(
-                    max_connections=32,
-                    max_keepalive_connections=16,
-                    keepalive_expiry=KEEPALIVE_SECONDS,
-                ),
+                limits=limits,
                 headers={
                     "User-Agent": f"ivy-kernel/{__version__}",
                     "Accept": "application/json",
@@ -180,9 +292,17 @@ class Connection:
 
     async def aclose(self) -> None:
         """Close all connections."""
-        client, self._client = self._client, None
-        if client is not None:
-            await client.aclose()
+        pools = {*self._retired, *([self._pool] if self._pool is not None else [])}
+        self._pool, self._trusted = None, None
+        self._retired.clear()
+        for pool in pools:
+            await pool.client.aclose()
+
+    def _retire(self, pool: _Pool) -> None:
+        """Have the next requests take new connections; those under way are left alone."""
+        if self._pool is pool:
+            self._pool = None
+            self._retired.add(pool)
 
     async def send(
         self,
@@ -216,22 +336,23 @@ class Connection:
         SettingError
             When key, certificates or proxy cannot be used; nothing was sent.
         """
-        client = self.warm_up()
+        self.warm_up()
         purpose = fill(operation.purpose, subject or {})
-        request = client.build_request(
-            operation.method,
-            self._base_url + _filled_path(operation, path or {}, purpose),
-            params=query,
-            content=None if body is None else _encoded(body, purpose),
-            headers={} if body is None else {"Content-Type": "application/json"},
-            timeout=httpx.Timeout(total_seconds, connect=self._connect_timeout_seconds),
-        )
+        request = {
+            "method": operation.method,
+            "url": self._base_url + filled_path(operation, path or {}, purpose),
+            "params": query,
+            "content": None if body is None else encoded(body, purpose),
+            "headers": {} if body is None else {"Content-Type": "application/json"},
+            "timeout": httpx.Timeout(total_seconds, connect=self._connect_timeout_seconds),
+        }
+        make = self._read if operation.method == "GET" else self._call
         # httpx's own limits are per read: a response that drips would never reach them.
         limit_seconds = total_seconds + self._connect_timeout_seconds
         failure: IvyError
         try:
             return await asyncio.wait_for(
-                self._send_once(client, request, operation, purpose, subject or {}), limit_seconds
+                make(request, operation, purpose, subject or {}), limit_seconds
             )
         except asyncio.TimeoutError:
             failure = NoAnswerError(
@@ -246,16 +367,66 @@ class Connection:
         failure.__context__ = None
         raise failure.with_traceback(None)
 
+    @contextmanager
+    def _exchange(self) -> Iterator[_Exchange]:
+        """One exchange over the pool of the moment, which is closed after it if it is retired."""
+        pool = self._open_pool()
+        pool.exchanges += 1
+        try:
+            yield _Exchange(pool, by_socket=self._socket_path is not None)
+        finally:
+            pool.exchanges -= 1
+            if pool in self._retired and not pool.exchanges:
+                self._retired.discard(pool)
+                closing = asyncio.ensure_future(pool.client.aclose())
+                self._closing.add(closing)
+                closing.add_done_callback(self._closing.discard)
+
+    async def _call(self, request: Request, *names: Any) -> ApiResponse:
+        """Make a request that may do something: once, whatever becomes of it."""
+        with self._exchange() as exchange:
+
+            def doubt() -> None:
+                if exchange.is_doubtful:
+                    self._retire(exchange.pool)
+
+            timer = asyncio.get_running_loop().call_later(DOUBT_SECONDS, doubt)
+            try:
+                return await self._send_once(exchange, request, *names)
+            finally:
+                timer.cancel()
+
+    async def _read(self, request: Request, *names: Any) -> ApiResponse:
+        """Make a request that only reads; again over a new connection if the first may be dead."""
+        with self._exchange() as exchange:
+            first = asyncio.ensure_future(self._send_once(exchange, request, *names))
+            reads = {first}
+            try:
+                await asyncio.wait(reads, timeout=REPEAT_READ_SECONDS)
+                if first.done() or not exchange.is_doubtful:
+                    return await first
+                self._retire(exchange.pool)
+                with self._exchange() as again:
+                    reads.add(asyncio.ensure_future(self._send_once(again, request, *names)))
+                    done, _ = await asyncio.wait(reads, return_when=asyncio.FIRST_COMPLETED)
+                    # The first one may fail at last while the second is on its way.
+                    good = [read for read in done if read.exception() is None]
+                    return await (good[0] if good else (reads - {first}).pop())
+            finally:
+                for read in reads:
+                    read.cancel()
+                await asyncio.gather(*reads, return_exceptions=True)
+
     async def _send_once(
         self,
-        client: httpx.AsyncClient,
-        request: httpx.Request,
+        exchange: _Exchange,
+        request: Request,
         operation: Operation,
         purpose: str,
         subject: Mapping[str, Any],
     ) -> ApiResponse:
         sent = monotonic_seconds()
-        response, raw = await self._received(client, request, purpose)
+        response, raw = await self._received(exchange, request, purpose)
         received = monotonic_seconds()
         if not response.is_success:
             names = {
@@ -280,9 +451,12 @@ class Connection:
         )
 
     async def _received(
-        self, client: httpx.AsyncClient, request: httpx.Request, purpose: str
+        self, exchange: _Exchange, request: Request, purpose: str
     ) -> tuple[httpx.Response, bytes]:
-        response = await client.send(request, stream=True)
+        client = exchange.pool.client
+        built = client.build_request(**request, extensions={"trace": exchange.trace})
+        response = await client.send(built, stream=True)
+        exchange.answered()
         chunks: list[bytes] = []
         size_bytes = 0
         try:
@@ -320,24 +494,3 @@ class Connection:
             f"Could not {purpose}: the connection to {host} broke before the answer was complete "
             f"({reason})."
         )
-
-
-def _filled_path(operation: Operation, values: Mapping[str, str], purpose: str) -> str:
-    path = operation.template
-    for name, value in values.items():
-        if value in ("", ".", ".."):  # would name another place
-            raise UsageError(f"Could not {purpose}: {value!r} cannot be a {name}.")
-        try:
-            path = path.replace(f"{{{name}}}", quote(value, safe=""))
-        except UnicodeEncodeError:
-            raise UsageError(f"Could not {purpose}: {value!r} cannot be a {name}.") from None
-    return path
-
-
-def _encoded(body: Mapping[str, Any], purpose: str) -> bytes:
-    try:
-        return encode_json(body)
-    except (TypeError, ValueError, RecursionError) as exc:
-        raise UsageError(
-            f"Could not {purpose}: the request cannot be written as JSON ({exc})."
-        ) from None

@@ -1,4 +1,4 @@
-"""The API operations, the error that each of their statuses becomes, and their JSON bodies.
+"""The API operations, the error that each of their statuses becomes, their paths and bodies.
 
 Source: ``ivy-sandbox`` and ``recoup-sandbox`` OpenAPI documents, one constant per operation.
 """
@@ -9,7 +9,9 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 
@@ -26,6 +28,7 @@ from ivy_kernel.errors import (
     SandboxBrokenError,
     ToolTimeoutError,
     UnexpectedStatusError,
+    UsageError,
 )
 from ivy_kernel.status.clock import parse_http_date, parse_retry_after
 
@@ -180,6 +183,29 @@ RECOUP_STATUS = Operation(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class ApiResponse:
+    """A successful HTTP response, decoded.
+
+    Parameters
+    ----------
+    status_code
+        The HTTP status, 200 to 299.
+    body
+        The decoded JSON.
+    sent_monotonic, received_monotonic
+        Our clock when the request went out and when the answer was complete, in seconds.
+    server_date
+        The answer's ``Date`` header; ``None`` when there was none.
+    """
+
+    status_code: int
+    body: Any
+    sent_monotonic: float
+    received_monotonic: float
+    server_date: datetime | None
+
+
 # Bodies and error responses -----------------------------------------------------------------------
 DETAIL_LIMIT_CHARACTERS = 300
 RETRY_AFTER_LIMIT_SECONDS = 24 * 3600.0
@@ -206,6 +232,41 @@ def decode_json(body: bytes, operation: Operation) -> Any:
         f"The answer to {operation.name} is not JSON but {describe_body(body)}; check the "
         f"setting {operation.url_setting} and any proxy in between."
     )
+
+
+def filled_path(operation: Operation, values: Mapping[str, str], purpose: str) -> str:
+    """Return an operation's path with these values of its placeholders, quoted.
+
+    Raises
+    ------
+    UsageError
+        When one cannot be in a path; ``purpose`` begins the sentence.
+    """
+    path = operation.template
+    for name, value in values.items():
+        if value in ("", ".", ".."):  # would name another place
+            raise UsageError(f"Could not {purpose}: {value!r} cannot be a {name}.")
+        try:
+            path = path.replace(f"{{{name}}}", quote(value, safe=""))
+        except UnicodeEncodeError:
+            raise UsageError(f"Could not {purpose}: {value!r} cannot be a {name}.") from None
+    return path
+
+
+def encoded(body: Mapping[str, Any], purpose: str) -> bytes:
+    """Return a request's body.
+
+    Raises
+    ------
+    UsageError
+        When it cannot be written as JSON; ``purpose`` begins the sentence.
+    """
+    try:
+        return encode_json(body)
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise UsageError(
+            f"Could not {purpose}: the request cannot be written as JSON ({exc})."
+        ) from None
 
 
 def encode_json(value: object) -> bytes:

@@ -388,6 +388,16 @@ class IvyKernelApp(IPKernelApp):
             self.held_ports.release()
         super().init_sockets()
 
+    def init_path(self) -> None:
+        """Called by ``initialize``: leaves the notebook's folder off the import path.
+
+        Modules of ours that are imported later must not be looked for among the user's files.
+        """
+
+    def add_folder_to_path(self) -> None:
+        """Put the notebook's folder on the import path, as ipykernel does (see `LocalShell`)."""
+        super().init_path()
+
     def start(self) -> None:
         """Called by `launch_instance`; returns when the kernel has been shut down."""
         super().start()

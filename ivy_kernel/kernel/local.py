@@ -9,6 +9,8 @@ from __future__ import annotations
 import ast
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -33,6 +35,7 @@ class LocalShell:
         shell = ZMQInteractiveShell.instance(
             parent=kernel, profile_dir=kernel.profile_dir, kernel=kernel
         )
+        self._kernel = kernel
         self._shell = cast("Any", shell)  # its members are declared as their base classes
         self._shell.ask_exit = _end_the_cell  # `exit()` would end this process, the kernel
         self._shell.history_manager.enabled = False  # its file belongs to the user's own IPython
@@ -54,7 +57,8 @@ class LocalShell:
         wakeup = signal.set_wakeup_fd(-1)
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
-            result = self._shell.run_cell(code, store_history=True, silent=silent)
+            with self._folder_on_path():
+                result = self._shell.run_cell(code, store_history=True, silent=silent)
         finally:
             signal.signal(signal.SIGINT, before)
             signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
@@ -83,6 +87,17 @@ class LocalShell:
                     f"[sys.{name} could not be flushed after this cell ({type(error).__name__}: "
                     f"{error}); it is the notebook's own again.]\n"
                 )
+
+    @contextmanager
+    def _folder_on_path(self) -> Iterator[None]:
+        """Have imports look in the notebook's folder; only now, see `IvyKernelApp.init_path`."""
+        before = "" in sys.path
+        self._kernel.parent.add_folder_to_path()
+        try:
+            yield
+        finally:
+            if not before and "" in sys.path:  # whatever else the cell did to the path stays
+                sys.path.remove("")
 
 
 def _end_the_cell() -> None:

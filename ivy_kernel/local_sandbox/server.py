@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import json
 import logging
 import os
 import secrets
 import signal
+import socket
 import sys
+import tempfile
 import threading
 import time
 from dataclasses import dataclass
@@ -165,10 +168,15 @@ class Server:
         )
         sockets = netutil.bind_sockets(self._options.port, "127.0.0.1")
         server.add_sockets(sockets)
+        socket_path = ""
+        if self._options.runtime_file is not None:
+            private = bind_private_socket(self._options.runtime_file)
+            server.add_socket(private)
+            socket_path = private.getsockname()
         self.state.url = f"http://127.0.0.1:{sockets[0].getsockname()[1]}/api"
         idle = asyncio.ensure_future(self._stop_when_idle())
         try:
-            self._announce()
+            self._announce(socket_path)
             await self._stop.wait()
         finally:
             idle.cancel()
@@ -189,7 +197,7 @@ class Server:
     def _pid(self) -> int:
         return self._options.supervisor_pid or os.getpid()
 
-    def _announce(self) -> None:
+    def _announce(self, socket_path: str) -> None:
         url, pid = self.state.url, self._pid
         if self._options.runtime_file is not None:
             write_runtime_file(
@@ -197,6 +205,7 @@ class Server:
                 {
                     "url": url,
                     "token": self._token,
+                    "socket": socket_path,
                     "pid": pid,
                     "version": __version__,
                     "started": self.state.context.clock.iso(),
@@ -238,6 +247,38 @@ class Server:
                 log.info("nothing to do for %g s: stopping", limit)
                 self._stop.set()
                 return
+
+
+_LONGEST_SOCKET_PATH_BYTES = 100
+
+
+def bind_private_socket(runtime_file: Path) -> socket.socket:
+    """Bind a unix socket that only this user can reach: beside the runtime file where that works.
+
+    Its clients know by it that they speak to a server of their own: the port on 127.0.0.1 may be
+    another user's once the server has ended.
+    """
+    path = runtime_file.with_suffix(".sock")
+    if len(os.fsencode(path)) <= _LONGEST_SOCKET_PATH_BYTES:
+        path.unlink(missing_ok=True)  # of a server that was killed
+        with contextlib.suppress(OSError):  # some file systems have no sockets
+            return _bound(path)
+    return _bound(Path(tempfile.mkdtemp(prefix="ivy-")) / "local.sock")
+
+
+def _bound(path: Path) -> socket.socket:
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    mask = os.umask(0o177)  # its mode from the beginning on
+    try:
+        bound.bind(str(path))
+        bound.listen(128)
+        bound.setblocking(False)
+    except OSError:
+        bound.close()
+        raise
+    finally:
+        os.umask(mask)
+    return bound
 
 
 def _processor_seconds(pids: list[int]) -> float:

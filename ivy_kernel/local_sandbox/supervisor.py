@@ -35,10 +35,15 @@ def write_runtime_file(path: Path, content: dict[str, Any]) -> None:
 
 
 def remove_runtime_file(path: Path, pid: int) -> None:
-    """Remove the runtime file, unless another server has written it meanwhile."""
+    """Remove the runtime file and its socket, unless another server has written it meanwhile."""
     with contextlib.suppress(OSError, ValueError):
-        if json.loads(path.read_text()).get("pid") == pid:
+        content = json.loads(path.read_text())
+        if content.get("pid") == pid:
             path.unlink()
+            bound = Path(content["socket"])
+            bound.unlink()
+            if bound.parent != path.parent:  # a directory that was made for it
+                bound.parent.rmdir()
 
 
 SWEEP_SIGNAL = signal.SIGUSR1

@@ -200,12 +200,19 @@ async def _rscript(config: Config, box: Toolbox, body: Json) -> Json:
     return await _script("sandbox_rscript", "r", config, box, body)
 
 
+_LAUNCHER = """import sys
+sys.path[:1] = filter(None, sys.path[:1])
+from ipykernel.kernelapp import launch_new_instance
+launch_new_instance()"""
+"""Starts ipykernel. ``-m`` would look among the chat's files for what it imports before that."""
+
+
 async def _notebook(config: Config, box: Toolbox, body: Json) -> Json:
     code = _code(config, "sandbox_notebook", body)
     seconds = time_budget(body, config.cap_seconds["notebook"])
 
     def argv(connection_file: str) -> list[str]:
-        command = [python_of(config), "-m", "ipykernel_launcher", "-f", connection_file]
+        command = [python_of(config), "-c", _LAUNCHER, "-f", connection_file]
         return limited(config, command)
 
     try:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from ivy_kernel.api.clients import IvyClient, RecoupClient
-from ivy_kernel.api.connection import ApiResponse
+from ivy_kernel.api.operations import ApiResponse
 from ivy_kernel.errors import (
     ApiError,
     CredentialsError,

@@ -48,11 +48,16 @@ class LocalServer:
         The key that it accepts; not part of the repr.
     process_id
         The id of its process.
+    socket_path
+        The unix socket at which it serves the API too. What is secret is sent there alone: the
+        operating system tells whose server it is, while any program may get the port of a server
+        that has ended.
     """
 
     url: str
     token: str
     process_id: int
+    socket_path: str
 
     def __repr__(self) -> str:
         return f"LocalServer({self.url!r}, process_id={self.process_id})"
@@ -75,7 +80,12 @@ def find() -> LocalServer | None:
     try:
         # Only a private file counts: others could have read the token, or planted a server.
         facts = private_file.read_json(runtime_file())
-        found = LocalServer(check_url(str(facts["url"])), str(facts["token"]), int(facts["pid"]))
+        found = LocalServer(
+            check_url(str(facts["url"])),
+            str(facts["token"]),
+            int(facts["pid"]),
+            str(facts["socket"]),
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return found if _is_server(found.process_id) else None

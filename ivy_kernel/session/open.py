@@ -217,10 +217,10 @@ def _key_fingerprint(live: LiveSettings) -> object:
 
 def _connector(live: LiveSettings) -> Callable[[], Awaitable[IvyClient]]:
     async def connect() -> IvyClient:
-        url, key = await _address(live)
+        url, key, socket_path = await _address(live)
         settings = live.current()
         return IvyClient(
-            _connection(settings, url, Credential(key)),
+            _connection(settings, url, Credential(key), socket_path),
             retry_seconds=LOCAL_RETRY_SECONDS if settings.is_local else RETRY_SECONDS,
         )
 
@@ -242,33 +242,37 @@ def _recoup_connector(
 
     async def connect() -> RecoupClient:
         settings = live.current()
+        socket_path = None
         if settings.is_local and (is_beside or not settings.recoup_api_key):
-            url, key = await _address(live)
+            url, key, socket_path = await _address(live)
             url = url.removesuffix("/api")
         else:
             settings.require("recoup_api_key")
             url, key = settings.recoup_api_url, lambda: live.current().recoup_api_key
-        return RecoupClient(_connection(settings, url, recoup_credential(key)))
+        return RecoupClient(_connection(settings, url, recoup_credential(key), socket_path))
 
     return connect
 
 
-async def _address(live: LiveSettings) -> tuple[str, Callable[[], str]]:
-    """Return the address of the Ivy API, and what gives its key."""
+async def _address(live: LiveSettings) -> tuple[str, Callable[[], str], str | None]:
+    """Return the address of the Ivy API, what gives its key, and the local sandbox's socket."""
     # Called again for each connection: an embedded server that was started anew has another port
     # and another token.
     settings = live.current()
     if not settings.is_local:
-        return settings.api_url, lambda: live.current().api_key
+        return settings.api_url, lambda: live.current().api_key, None
     found = await local_server.find_or_start(idle_exit_seconds=settings.local_idle_exit_seconds)
-    return found.url, lambda: found.token
+    return found.url, lambda: found.token, found.socket_path
 
 
-def _connection(settings: Ivy, url: str, credential: Credential) -> Connection:
+def _connection(
+    settings: Ivy, url: str, credential: Credential, socket_path: str | None
+) -> Connection:
     return Connection(
         url,
         credential,
         ca_bundle=settings.ca_bundle or None,
         connect_timeout_seconds=settings.connect_timeout_seconds,
         response_limit_bytes=settings.response_limit_bytes,
+        socket_path=socket_path,
     )

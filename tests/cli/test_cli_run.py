@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from sandbox_server import RunningSandbox, until
+from shadows import Shadows
 
 
 def write_notebook(path: Path, *sources: str) -> Path:
@@ -206,3 +208,21 @@ def test_the_demo_runs_without_an_account(new_ivy: Callable) -> None:
         if runtime.exists():
             os.kill(json.loads(runtime.read_text())["pid"], 15)
             until(lambda: not runtime.exists(), "the local sandbox has ended")
+
+
+def test_commands_import_nothing_of_the_folder_they_run_in(ivy, tmp_path: Path) -> None:
+    """The installed command, and the kernel that it starts; whatever the files there are called."""
+    write_notebook(ivy.home.work / "a.ipynb", "print(6 * 7)")
+    shadows = Shadows(ivy.home.work, tmp_path / "imported")
+    for arguments in (["create"], ["run", "a.ipynb"]):
+        answer = subprocess.run(
+            [Path(sys.executable).with_name("jupyter-ivy"), *arguments],
+            env=ivy.home.environment(ivy.variables),
+            cwd=ivy.home.work,
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+        )
+        assert (answer.returncode, shadows.imported) == (0, []), answer
+    assert "42" in text_of(cells_of(ivy.home.work / "a.executed.ipynb")[0])

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 import pytest
 from kernel_driver import Home, KernelDriver, StartKernel, kernel_variables
 from sandbox_server import RunningSandbox, until
+from shadows import Shadows
 
 CREATE = "POST /v1/sandbox/create"
 
@@ -219,3 +221,59 @@ def test_the_first_answer_comes_quickly(start_kernel: StartKernel) -> None:
     kernel = start_kernel(variables=NOWHERE)
     spent = psutil.Process(kernel.pid).cpu_times()  # on a busy machine the clock tells less
     assert spent.user + spent.system < 3.0
+
+
+def test_the_kernel_imports_nothing_of_the_notebooks_folder(
+    start_kernel: StartKernel, new_home: Callable[[], Home], tmp_path: Path
+) -> None:
+    """Whatever the files there are called: from the start through cells, help and commands."""
+    home = new_home()
+    shadows = Shadows(home.work, tmp_path / "imported")
+    kernel = start_kernel(home=home)
+    assert kernel.run("6 * 7").result == "42"
+    assert kernel.run("%ivy status").reply["status"] == "ok"
+    assert kernel.run("%%local\n6 * 7").result == "42"
+    kernel.ask("complete", code="pri", cursor_pos=3)
+    kernel.restart()
+    assert kernel.run("6 * 7").result == "42"
+    assert shadows.imported == []
+
+
+@pytest.mark.parametrize("route", ["agent", "notebook"])
+def test_the_embedded_sandbox_imports_nothing_of_the_notebooks_folder(
+    route: str,
+    new_home: Callable[[], Home],
+    run_kernel: Callable[[KernelDriver], KernelDriver],
+    tmp_path: Path,
+) -> None:
+    """Nor does anything of ours in it import files of the sandbox's own folder."""
+    home = new_home()
+    inside = home.data / "ivy" / "local-sandboxes" / "local"
+    inside.mkdir(parents=True)
+    here = Shadows(home.work, tmp_path / "imported-here")
+    # A script's folder is on its path before Python's own, as far as it asks for modules.
+    spare = {*Shadows.of_python_itself(), "_socket"}
+    there = Shadows(inside, tmp_path / "imported-there", spare)
+    kernel = run_kernel(KernelDriver(home, {"IVY_ROUTE": route}))
+    try:
+        assert kernel.run("6 * 7", timeout_seconds=100).result == "42"
+        assert (here.imported, there.imported) == ([], [])
+    finally:
+        home.stop_sandbox()
+
+
+def test_local_cells_import_from_the_notebooks_folder(
+    start_kernel: StartKernel, new_home: Callable[[], Home]
+) -> None:
+    """As in ipykernel: before installed packages; and what a cell does to the path stays."""
+    home = new_home()
+    (home.work / "beside.py").write_text("value = 6 * 7")
+    (home.work / "tqdm.py").write_text("value = 'beside'")
+    elsewhere = home.path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "further.py").write_text("value = 'further'")
+    kernel = start_kernel(home=home)
+    assert kernel.run("%%local\nimport beside\nbeside.value").result == "42"
+    assert kernel.run("%%local\nimport tqdm\ntqdm.value").result == "'beside'"
+    kernel.run(f"%%local\nimport sys\nsys.path.append({str(elsewhere)!r})")
+    assert kernel.run("%%local\nimport further\nfurther.value").result == "'further'"

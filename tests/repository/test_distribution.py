@@ -48,7 +48,8 @@ def test_the_wheel_installs_the_kernelspec(wheel: zipfile.ZipFile) -> None:
     assert spec["display_name"] == "Ivy Sandbox"
     assert spec["language"] == "python"
     assert spec["interrupt_mode"] == "message"
-    assert spec["argv"][:3] == ["python", "-m", "ivy_kernel.kernel"]
+    assert spec["argv"][:2] == ["python", "-c"]
+    assert spec["argv"][3:] == ["-f", "{connection_file}"]
 
 
 @pytest.mark.timeout(330)

@@ -15,9 +15,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
+from scripted_server import ScriptedServer, json_answer
 from waiting import eventually
 
 from ivy_kernel.api.auth import Credential
@@ -44,6 +46,15 @@ def family(process_id: int) -> list[int]:
     """A process and all below it."""
     process = psutil.Process(process_id)
     return [process_id, *(child.pid for child in process.children(recursive=True))]
+
+
+async def kill(processes: list[int]) -> None:
+    """Kill a server with all below it, so that none of them can tidy up after another."""
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for process_id in processes:
+            with suppress(ProcessLookupError):
+                os.kill(process_id, number)
+    await eventually(lambda: all(map(is_gone, processes)), "the end of all its processes", 20)
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +88,10 @@ async def start(idle_exit_seconds: float = 600) -> LocalServer:
 
 async def state_of(found: LocalServer) -> str:
     """What its API says of a chat."""
-    client = IvyClient(Connection(found.url, Credential(lambda: found.token)), retry_seconds=0)
+    connection = Connection(
+        found.url, Credential(lambda: found.token), socket_path=found.socket_path
+    )
+    client = IvyClient(connection, retry_seconds=0)
     try:
         return str((await client.status("chat-1")).body["status"])
     finally:
@@ -164,6 +178,7 @@ async def test_a_runtime_file_that_is_a_link_is_ignored(tmp_path: Path) -> None:
         {"pid": 2**40},
         {"pid": -1},
         {"token": None, "url": None},
+        {"socket": None},
         None,
     ],
 )
@@ -172,7 +187,7 @@ async def test_a_runtime_file_that_makes_no_sense_is_ignored(
 ) -> None:
     """A key is never sent where it says; a new server is simply started."""
     runtime_file().parent.mkdir(parents=True, exist_ok=True)
-    facts = {"url": "http://127.0.0.1:1/api", "token": "t", "pid": bystander}
+    facts = {"url": "http://127.0.0.1:1/api", "token": "t", "pid": bystander, "socket": "/s"}
     runtime_file().write_text("[]" if change is None else json.dumps({**facts, **change}))
     runtime_file().chmod(0o600)
     assert find() is None
@@ -187,7 +202,7 @@ async def test_the_number_of_a_process_that_is_no_server_is_not_trusted(bystande
     )
     await eventually(lambda: is_gone(zombie.pid), "the child's end", 20)
     for process_id in (bystander, zombie.pid):
-        facts = {"url": "http://127.0.0.1:1/api", "token": "t", "pid": process_id}
+        facts = {"url": "http://127.0.0.1:1/api", "token": "t", "pid": process_id, "socket": "/s"}
         runtime_file().write_text(json.dumps(facts))
         runtime_file().chmod(0o600)
         assert find() is None
@@ -200,10 +215,7 @@ async def test_a_server_that_was_killed_is_replaced() -> None:
     """SIGKILL for all its processes leaves its file behind; a new one takes over."""
     first = await start()
     processes = family(first.process_id)
-    for process_id in reversed(processes):
-        with suppress(ProcessLookupError):
-            os.kill(process_id, signal.SIGKILL)
-    await eventually(lambda: all(map(is_gone, processes)), "the end of all its processes", 20)
+    await kill(processes)
     assert runtime_file().exists()
     assert find() is None
     second = await start()
@@ -295,3 +307,64 @@ async def test_a_start_that_is_interrupted_leaves_no_second_server() -> None:
     assert second.process_id != dead.pid
     assert find() == second
     assert await state_of(second) == "none"
+
+
+# Its proof that it is ours ------------------------------------------------------------------------
+async def test_who_takes_the_port_of_a_killed_server_gets_nothing() -> None:
+    """Neither token nor code, from clients that were connected and from new ones."""
+    lifecycle = open_lifecycle(LiveSettings())
+    assert (await lifecycle.status()).state == "none"
+    first = find()
+    assert first is not None
+    client = await lifecycle.client()
+    processes = family(first.process_id)
+    await kill(processes)
+    port = urlsplit(first.url).port or 0
+    async with ScriptedServer(json_answer({"status": "active"}), port=port) as impostor:
+        with pytest.raises(NotSentError):
+            await client.run_tool("local", "sandbox_python", {"code": "1"}, timeout_seconds=5)
+        with pytest.raises(NotSentError):
+            await client.status("local")
+        assert (await lifecycle.status()).state == "none"
+        assert impostor.connections == 0
+    assert find() != first
+    await lifecycle.aclose()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can run a server as another user")
+async def test_a_socket_that_another_user_serves_gets_nothing(place: Path) -> None:
+    """The connection is made, and closed before a byte is sent."""
+    path, got = place / "s", place / "got"
+    place.chmod(0o777)
+    code = (
+        "import os, socket, sys\nos.setuid(12345)\ns = socket.socket(socket.AF_UNIX)\n"
+        "s.bind(sys.argv[1]); os.chmod(sys.argv[1], 0o777); s.listen(); print(flush=True)\n"
+        "c, _ = s.accept(); open(sys.argv[2], 'wb').write(c.recv(10000))\n"
+    )
+    other = subprocess.Popen(  # noqa: ASYNC220 - starting it takes no time
+        [sys.executable, "-c", code, str(path), str(got)], stdout=subprocess.PIPE
+    )
+    assert other.stdout is not None
+    await asyncio.to_thread(other.stdout.readline)
+    connection = Connection(
+        "http://127.0.0.1:1/api", Credential(lambda: "token"), socket_path=str(path)
+    )
+    client = IvyClient(connection, retry_seconds=0)
+    with pytest.raises(NotSentError, match="belongs to another user of this machine"):
+        await client.run_tool("local", "sandbox_python", {"code": "1"}, timeout_seconds=5)
+    await client.aclose()
+    await asyncio.to_thread(other.communicate, timeout=20)
+    assert got.read_bytes() == b""
+
+
+async def test_a_runtime_directory_with_a_long_name_is_no_obstacle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names of sockets are limited to a hundred bytes: it is in a private directory elsewhere."""
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / ("long" * 30)))
+    found = await start()
+    directory = Path(found.socket_path).parent
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    assert await state_of(found) == "none"
+    local_server.stop()
+    await eventually(lambda: not directory.exists(), "the end of the socket's directory", 20)

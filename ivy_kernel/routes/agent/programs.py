@@ -17,17 +17,11 @@ import zlib
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+from ivy_kernel.agent.start import PACKAGE_NAME, WITHOUT_WORKING_DIRECTORY
+
 if TYPE_CHECKING:
     from importlib.abc import Traversable
 
-
-PACKAGE_NAME = "ivy_agent"
-"""The agent's package in the sandbox, where another ``ivy_kernel`` may be installed."""
-
-ENTRY = f"""import sys
-from {PACKAGE_NAME}.__main__ import main
-main(sys.argv[1:])
-"""
 
 # The same source must give the same bytes, whatever the dates of its files; zip begins in 1980.
 FIXED_DATE = (1980, 1, 1, 0, 0, 0)
@@ -35,11 +29,10 @@ FIXED_DATE = (1980, 1, 1, 0, 0, 0)
 
 @functools.cache
 def agent_archive() -> bytes:
-    """Return the agent as a zip archive that a Python interpreter can run."""
+    """Return the agent as a zip archive from which a Python interpreter can import it."""
     buffer = io.BytesIO()
     # Stored, not deflated: `_packed_archive` compresses it as a whole, which is smaller.
     with zipfile.ZipFile(buffer, "w") as archive:
-        _add(archive, "__main__.py", ENTRY)
         _add_package(archive, resources.files("ivy_kernel.agent"), PACKAGE_NAME)
     return buffer.getvalue()
 
@@ -81,12 +74,19 @@ print('\\n{begin}{call_id}\\n'+_ivy_o+'\\n{end}{call_id}',flush=True)
 """Imports ``_socket`` alone: the rest of the library would cost 12 ms with every cell. Prints once,
 and only what is whole: some runners keep prints apart, and caps leave half of them behind."""
 
-START = """import base64 as _b,io as _i,zipfile as _f,zlib as _z
-_a=_z.decompress(_b.b64decode({archive!r}))
-_n={{'__name__':'ivy_start'}}
-exec(compile(_f.ZipFile(_i.BytesIO(_a)).read({member!r}),'ivy_start','exec'),_n)
-_n['main'](_n['json'].loads({parameters!r}),_a)
+START = """import sys as _y
+_p=_y.path[:]
+try:
+    exec({without_working_directory!r},{{}})
+    import base64 as _b,io as _i,zipfile as _f,zlib as _z
+    _a=_z.decompress(_b.b64decode({archive!r}))
+    _n={{'__name__':'ivy_start'}}
+    exec(compile(_f.ZipFile(_i.BytesIO(_a)).read({member!r}),'ivy_start','exec'),_n)
+    _n['main'](_n['json'].loads({parameters!r}),_a)
+finally:
+    _y.path[:]=_p
 """
+"""Puts the import path back: the process may be a notebook tool's, where the user's cells run."""
 
 
 def new_call_id() -> str:
@@ -146,6 +146,7 @@ def start_program(
         "environment": environment or {},
     }
     return START.format(
+        without_working_directory=WITHOUT_WORKING_DIRECTORY,
         archive=_packed_archive(),
         member=f"{PACKAGE_NAME}/start.py",
         parameters=json.dumps(parameters),
