@@ -143,8 +143,8 @@ class Session:
         The sandbox.
     route
         ``auto``, or the only route to try.
-    auto_create
-        Whether a user's cell may start a sandbox.
+    auto_create, auto_create_hidden
+        Whether a user's cell may start a sandbox, and whether a hidden one may.
     cell_timeout_seconds
         Time budget of a tool call.
     code_fields
@@ -168,6 +168,7 @@ class Session:
         *,
         route: str = "auto",
         auto_create: bool = True,
+        auto_create_hidden: bool = False,
         cell_timeout_seconds: float = 300.0,
         code_fields: Mapping[str, str] | None = None,
         fresh: bool = False,
@@ -188,7 +189,13 @@ class Session:
             session_key=session_key or secrets.token_hex(8),
             agent_options=agent_options,
         )
-        self._gate = SandboxGate(lifecycle, self._choice, auto_create=auto_create, fresh=fresh)
+        self._gate = SandboxGate(
+            lifecycle,
+            self._choice,
+            auto_create=auto_create,
+            auto_create_hidden=auto_create_hidden,
+            fresh=fresh,
+        )
         self._run: _CellRun | None = None
         self._lock = asyncio.Lock()
         self._terminating = asyncio.Lock()
