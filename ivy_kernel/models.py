@@ -97,7 +97,8 @@ class Outcome:
         The content of the ``execute_reply``: ``status``, ``user_expressions``, ``payload``, and
         for an error ``ename``, ``evalue`` and ``traceback``.
     was_refused
-        Whether it ended in an error of ours before it was sent, so that nothing of it was run.
+        Whether it ended in an error of ours before it was sent, so that nothing of it was run, and
+        no variables were lost.
     """
 
     fate: Fate

@@ -106,7 +106,9 @@ def show_ivy_error(sink: Sink, error: IvyError, *, was_sent: bool = True) -> Out
         sentence = str(error)
         if isinstance(error, NetworkError | ApiError):
             sentence += " Nothing of this cell was run."
-        return dataclasses.replace(show_error(sink, name, sentence, fate), was_refused=True)
+        outcome = show_error(sink, name, sentence, fate)
+        # What was sent behind a loss counts on variables that are gone.
+        return dataclasses.replace(outcome, was_refused=fate != "lost")
     # A 5xx may come from a gateway, after the code has run.
     unknown_fault = isinstance(error, UnexpectedStatusError) and error.status_code >= 500
     if unknown_fault or isinstance(error, NoAnswerError | AnswerError):
