@@ -96,10 +96,14 @@ class Outcome:
     reply
         The content of the ``execute_reply``: ``status``, ``user_expressions``, ``payload``, and
         for an error ``ename``, ``evalue`` and ``traceback``.
+    was_refused
+        Whether it ended in an error of ours before it was sent, so that nothing of it was run, and
+        no variables were lost.
     """
 
     fate: Fate
     reply: Json
+    was_refused: bool = False
 
 
 def sendable(value: Any) -> Any:

@@ -49,12 +49,15 @@ class BaseKernel(Kernel):
         The loop that cells run on; ``None`` before it runs.
     cell_parent
         The request of the cell that is running; ``None`` while none is.
+    aborts_queue
+        Whether an error reply that is about to be sent aborts the cells behind it.
     """
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.main_loop: asyncio.AbstractEventLoop | None = None
         self.cell_parent: Json | None = None
+        self.aborts_queue = True
         self._cell_request: tuple[Any, Json] = (b"", {})  # the last one, for threads
         self._control_request: tuple[Any, Json] = (b"", {})
         self._beside: set[asyncio.Task[None]] = set()
@@ -100,6 +103,11 @@ class BaseKernel(Kernel):
 
     def post_handler_hook(self) -> None:
         """See `pre_handler_hook`."""
+
+    def _abort_queues(self, *args: Any) -> None:
+        """Called by ipykernel behind each error reply whose request has ``stop_on_error``."""
+        if self.aborts_queue:
+            super()._abort_queues(*args)
 
     async def shell_main(self, subshell_id: str | None, msg: Any) -> None:
         """Called by ipykernel 7 for each message on the shell channel.

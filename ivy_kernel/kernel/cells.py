@@ -49,10 +49,16 @@ class CellSink:
         Takes the messages for the front end.
     reply_to_input
         Takes each ``input_request``.
+    shows_progress
+        Whether the start of a sandbox is shown. A runner such as nbval compares all that a hidden
+        cell shows with the saved notebook, where no progress is.
     """
 
-    def __init__(self, show: Sink, reply_to_input: InputReplier) -> None:
+    def __init__(
+        self, show: Sink, reply_to_input: InputReplier, *, shows_progress: bool = True
+    ) -> None:
         self._show = show
+        self._shows_progress = shows_progress
         self._reply_to_input = reply_to_input
         self._has_shown = False
         self._replying: set[asyncio.Task[None]] = set()
@@ -61,6 +67,8 @@ class CellSink:
         """Take one message."""
         if message.msg_type not in PROGRESS_TYPES or not is_progress(message):
             self._has_shown = True
+        elif not self._shows_progress:
+            return
         elif message.msg_type == "clear_output" and self._has_shown:
             # It would clear the whole cell, so only the progress's own display is emptied.
             message = blanked(message)
@@ -215,7 +223,8 @@ class CellRunner:
         self._task = asyncio.current_task()
         # A silent cell shows nothing, but the comms that it opens and closes must be known.
         show = self._note_comm if cell.silent else self._show
-        sink = self._sink = CellSink(show, self._reply_to_input)
+        sink = CellSink(show, self._reply_to_input, shows_progress=cell.store_history)
+        self._sink = sink
         try:
             outcome = await self._run(cell, sink)
             self._current.cell_ended()

@@ -145,6 +145,8 @@ class IvyKernel(BaseKernel):
         except BaseException as exc:  # whatever happens, the front end gets its one reply
             self.log.exception("A cell ended in a fault of the kernel")
             outcome = self._faulted(exc, parent, silent=silent)
+        # Front ends send hidden cells by themselves; the user's cells behind them stand alone.
+        self.aborts_queue = store_history or silent or not outcome.was_refused
         reply: Json = sendable(outcome.reply)
         return {**reply, "execution_count": self._reply_count(count, outcome, store_history)}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -91,7 +92,8 @@ def show_error(sink: Sink, name: str, sentence: str, fate: Fate, traceback: str 
 
 def show_command_error(sink: Sink, error: IvyError) -> Outcome:
     """End a cell with the error of one of our own commands; its sentence says all that is known."""
-    return show_error(sink, type(error).__name__, str(error), "failed")
+    outcome = show_error(sink, type(error).__name__, str(error), "failed")
+    return dataclasses.replace(outcome, was_refused=True)
 
 
 def show_ivy_error(sink: Sink, error: IvyError, *, was_sent: bool = True) -> Outcome:
@@ -114,7 +116,8 @@ def show_ivy_error(sink: Sink, error: IvyError, *, was_sent: bool = True) -> Out
         is_general = isinstance(error, NetworkError | ApiError | RouteError)
         if is_general or type(error) is SandboxError:
             sentence += f" {NOT_RUN}" if NOT_RUN not in sentence else ""
-        return show_error(sink, name, sentence, "failed")
+        outcome = show_error(sink, name, sentence, "failed")
+        return dataclasses.replace(outcome, was_refused=not was_sent)
     # A 5xx may come from a gateway, after the code has run.
     unknown_fault = isinstance(error, UnexpectedStatusError) and error.status_code >= 500
     if unknown_fault or isinstance(error, NoAnswerError | AnswerError):

@@ -62,6 +62,8 @@ class SandboxGate:
         The way into it.
     auto_create
         Whether a user's cell may start a sandbox.
+    auto_create_hidden
+        Whether a hidden cell may do so too, since a runner sends all cells hidden.
     fresh
         Whether the first cell must find an empty namespace.
     namespace
@@ -79,12 +81,14 @@ class SandboxGate:
         choice: RouteChoice,
         *,
         auto_create: bool,
+        auto_create_hidden: bool,
         fresh: bool,
         namespace: Namespace,
     ) -> None:
         self._lifecycle = lifecycle
         self._choice = choice
         self._auto_create = auto_create
+        self._auto_create_hidden = auto_create_hidden
         self._keep_alive = KeepAlive(lifecycle, self)
         self._namespace = namespace
         self._contact: float | None = None
@@ -188,14 +192,16 @@ class SandboxGate:
         # A loss is told before anything else: a new sandbox would hide it from the user.
         if self._namespace.holder:
             raise self._lost(status)
-        if status.state == "failed" and not cell.store_history:
+        is_meant = cell.store_history or (self._auto_create_hidden and not cell.silent)
+        if status.state == "failed" and not is_meant:
             raise failed_error(name, status)
         if status.state == "unknown":
             return  # a word we do not know says nothing against trying
-        if not cell.store_history:
+        if not is_meant:
             raise NoSandboxError(
                 f"{name} has no sandbox running, and code that you did not run yourself does not "
-                f"start one. Nothing was run."
+                f"start one. Nothing was run. Run a cell first; for a runner that sends cells "
+                f"hidden, as nbval does, set auto_create_hidden (IVY_AUTO_CREATE_HIDDEN=true)."
             )
         if not self._auto_create:
             raise NoSandboxError(

@@ -178,6 +178,7 @@ def open_session(
         lifecycle,
         route=settings.route,
         auto_create=settings.auto_create,
+        auto_create_hidden=settings.auto_create_hidden,
         cell_timeout_seconds=settings.cell_timeout_seconds,
         code_fields=code_fields(settings),
         fresh=fresh,
@@ -200,7 +201,8 @@ def identity(settings: Ivy) -> tuple[object, ...]:
     Keys are not among them: the client asks for the key of the moment at each request.
     """
     names = (
-        *("api_url", "chat_id", "campaign_id", "session_id", "route", "auto_create"),
+        *("api_url", "chat_id", "campaign_id", "session_id", "route"),
+        *("auto_create", "auto_create_hidden"),
         *("cell_timeout_seconds", "start_timeout_seconds", "connect_timeout_seconds"),
         *("ca_bundle", "response_limit_bytes"),
         *(tool.field_setting for tool in TOOLS.values()),

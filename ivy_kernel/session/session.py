@@ -165,8 +165,8 @@ class Session:
         The sandbox.
     route
         ``auto``, or the only route to try.
-    auto_create
-        Whether a user's cell may start a sandbox.
+    auto_create, auto_create_hidden
+        Whether a user's cell may start a sandbox, and whether a hidden one may.
     cell_timeout_seconds
         Time budget of a tool call.
     code_fields
@@ -192,6 +192,7 @@ class Session:
         *,
         route: str = "auto",
         auto_create: bool = True,
+        auto_create_hidden: bool = False,
         cell_timeout_seconds: float = 300.0,
         code_fields: Mapping[str, str] | None = None,
         fresh: bool = False,
@@ -216,7 +217,12 @@ class Session:
             namespace=namespace,
         )
         self._gate = SandboxGate(
-            lifecycle, self._choice, auto_create=auto_create, fresh=fresh, namespace=namespace
+            lifecycle,
+            self._choice,
+            auto_create=auto_create,
+            auto_create_hidden=auto_create_hidden,
+            fresh=fresh,
+            namespace=namespace,
         )
         self._run: _CellRun | None = None
         self._lock = asyncio.Lock()

@@ -81,6 +81,11 @@ class Ivy(Configurable):
         help="Whether a cell that needs a sandbox may start one. "
         "If false, only `%ivy create` and its equals do.",
     ).tag(config=True, env="IVY_AUTO_CREATE")
+    auto_create_hidden = Bool(
+        False,
+        help="Whether a hidden cell (sent without a place in the history) may start one too. For "
+        "runners that send cells so, as nbval and Voilà do.",
+    ).tag(config=True, env="IVY_AUTO_CREATE_HIDDEN")
     route = Enum(
         ["auto", "agent", "notebook", "script"],
         default_value="auto",

@@ -129,6 +129,66 @@ def test_hidden_cells_never_start_a_sandbox(
     assert creates(server) == before + 1
 
 
+def test_a_refused_hidden_cell_aborts_nothing(
+    start_kernel: StartKernel, server: RunningSandbox
+) -> None:
+    """Voilà sends a hidden cell and the notebook's first one at once: the second is run."""
+    kernel = start_kernel()
+    hidden = kernel.submit("import os\nos.environ['VOILA_KERNEL_ID'] = '1'", store_history=False)
+    first = kernel.submit("print('the first cell')")
+    second = kernel.submit("1 / 0")
+    third = kernel.submit("print('not run')")
+    assert kernel.finish(hidden).reply["ename"] == "NoSandboxError"
+    assert kernel.finish(first).text() == "the first cell\n"
+    assert kernel.finish(second).reply["ename"] == "ZeroDivisionError"
+    assert kernel.reply(third)["content"]["status"] == "aborted"
+    # A hidden cell that was run, and failed there, aborts what is behind it, as in ipykernel.
+    hidden = kernel.submit("import time; time.sleep(1); 1 / 0", store_history=False)
+    behind = kernel.submit("print('not run')")
+    assert kernel.finish(hidden).reply["ename"] == "ZeroDivisionError"
+    assert kernel.reply(behind)["content"]["status"] == "aborted"
+
+
+def test_a_hidden_cell_that_the_key_refuses_aborts_nothing(start_kernel: StartKernel) -> None:
+    """Whatever the reason: what was sent behind it speaks for itself."""
+    kernel = start_kernel(IVY_API_KEY="ivy_wrong_key")
+    hidden = kernel.submit("import os", store_history=False)
+    first = kernel.submit("%%local\nprint('here')")
+    assert kernel.finish(hidden).reply["ename"] == "CredentialsError"
+    assert kernel.finish(first).text() == "here\n"
+
+
+def test_a_runner_of_hidden_cells_may_start_the_sandbox(
+    start_kernel: StartKernel, server: RunningSandbox
+) -> None:
+    """With auto_create_hidden they start one, as nbval sends them; silent ones still do not."""
+    refused = start_kernel().run("1", store_history=False)
+    assert "auto_create_hidden" in refused.reply["evalue"]
+    assert "IVY_AUTO_CREATE_HIDDEN" in refused.reply["evalue"]
+    kernel = start_kernel(IVY_AUTO_CREATE_HIDDEN="true")
+    before = creates(server)
+    assert kernel.run("1", silent=True).reply["ename"] == "NoSandboxError"
+    assert creates(server) == before
+    options = {"store_history": False, "allow_stdin": None, "stop_on_error": False}
+    first = kernel.run("x = 6 * 7", **options)
+    assert first.reply["status"] == "ok"
+    assert first.datas("display_data") == []  # nbval would take progress for the cell's output
+    assert creates(server) == before + 1
+    assert kernel.run("x", **options).result == "42"
+
+
+def test_auto_create_off_holds_for_hidden_cells_too(
+    start_kernel: StartKernel, server: RunningSandbox
+) -> None:
+    """What forbids every cell to start a sandbox is not undone by what allows hidden ones."""
+    kernel = start_kernel(IVY_AUTO_CREATE="false", IVY_AUTO_CREATE_HIDDEN="true")
+    before = creates(server)
+    hidden = kernel.run("1", store_history=False)
+    assert hidden.reply["ename"] == "NoSandboxError"
+    assert "auto_create forbids" in hidden.reply["evalue"]
+    assert creates(server) == before
+
+
 @pytest.mark.parametrize(
     "act",
     [

@@ -21,7 +21,8 @@ def test_every_setting_is_in_the_readme_table(name: str) -> None:
     cells = [cell.strip() for cell in rows[0].strip("|").split("|")]
     assert cells[1] == f"`{environment_name(name)}`"
     default = Ivy.class_traits()[name].default_value
-    shown = "none" if default == "" else f"`{str(default).lower() if default is True else default}`"
+    words = str(default).lower() if isinstance(default, bool) else default
+    shown = "none" if default == "" else f"`{words}`"
     assert cells[2] == shown
     assert not is_secret(name) or "config" in cells[3]
 

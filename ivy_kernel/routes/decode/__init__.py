@@ -22,7 +22,8 @@ family         what it looks like
     result.py      a result as a whole: its outputs, its error, and what no family knows
     shapes.py      which family a part of it belongs to
     vocabulary.py  the names of fields, and the flags and streams that they carry
-    items.py       single outputs, pictures and files
+    items.py       single outputs, events and messages
+    files.py       pictures and files
     bundles.py     MIME bundles
     tracebacks.py  errors, and tracebacks in texts
     values.py      single values: texts, numbers, JSON in strings

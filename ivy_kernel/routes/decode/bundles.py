@@ -173,11 +173,19 @@ def svg_markup(data: str) -> str:
     return markup if markup is not None and "<svg" in markup else data
 
 
+def decode_base64(data: str) -> bytes | None:
+    """Return the bytes that a base64 string holds; ``None`` when it holds none."""
+    try:
+        return base64.b64decode("".join(data.split()), validate=True) or None
+    except (ValueError, binascii.Error):
+        return None
+
+
 def decode_base64_text(data: str) -> str | None:
     """Return the UTF-8 text that a base64 string holds; ``None`` when it holds none."""
     try:
-        return base64.b64decode("".join(data.split()), validate=True).decode()
-    except (ValueError, binascii.Error):  # UnicodeDecodeError is a ValueError
+        return (decode_base64(data) or b"").decode() or None
+    except UnicodeDecodeError:
         return None
 
 

@@ -40,6 +40,8 @@ class ResultParts:
         The first exit code that is not zero, else zero, else ``None``.
     has_failed, has_succeeded, timed_out
         What flags and status words say; an answer may hold several that differ.
+    reported
+        Words by which the answer says that it failed, where they say more than that.
     execution_count
         The count that stands beside the outputs, not in one of them.
     """
@@ -57,6 +59,7 @@ class ResultParts:
     has_failed: bool = False
     has_succeeded: bool = False
     timed_out: bool = False
+    reported: list[str] = field(default_factory=list)
     execution_count: int | None = None
 
     def has_content(self) -> bool:

@@ -10,12 +10,15 @@ from ivy_kernel.routes.decode.parts import Output, ResultParts, display, stream
 from ivy_kernel.routes.decode.shapes import add_answer
 from ivy_kernel.routes.decode.tracebacks import (
     EXIT_ERROR,
+    TOOL_ERROR,
     Failure,
     exit_text,
     failure_of_text,
+    is_timeout,
     missing_lines,
     plain,
     split_traceback,
+    tells_timeout,
 )
 from ivy_kernel.routes.decode.values import clean_value, is_empty, json_text
 
@@ -25,6 +28,8 @@ UNKNOWN_HINT = (
 
 _ERROR_LINE = re.compile(r"(\S+: )?(fatal )?error\b", re.IGNORECASE)
 _TIMEOUT_TEXT = "the tool's time budget ran out before the code had finished"
+# No code, that of `timeout`, and those of SIGKILL and SIGTERM, by which a runner ends what runs on.
+_EXITS_OF_TIMEOUTS = (None, 0, 124, 137, 143, -9, -15)
 _ERROR_LINES_LIMIT = 20  # longer words of a failed tool stay a stream, their last line is the error
 
 
@@ -194,13 +199,13 @@ def _settle_failures(
             failures = [*failures[:-1], _completed(found, failures[-1:])]
         if is_told:
             texts.cut_traceback()
-    # What is left of stderr may be no more than the error's own message.
-    if failures and _filled_lines(texts.stderr) in ([], _filled_lines(failures[-1].value)):
-        texts.stderr = ""
     # The cell has failed, so it must end in an error, whatever there is to make one from.
     if not failures and not shown_errors:
         failures = [_failure_of_words(parts, texts.stderr)]
-    if parts.timed_out:
+    # What is left of stderr may be no more than the error's own message.
+    if failures and _filled_lines(texts.stderr) in ([], _filled_lines(failures[-1].value)):
+        texts.stderr = ""
+    if parts.timed_out or (failures and is_timeout(failures[-1])):
         failures = [*failures[:-1], _timeout(failures[-1] if failures else Failure())]
     return texts.stdout, texts.stderr, failures
 
@@ -268,8 +273,12 @@ def _default_failure(parts: ResultParts, text: str) -> Failure:
         return Failure()
     lines = plain(text).strip().split("\n")
     reason = next(filter(_ERROR_LINE.match, reversed(lines)), lines[-1]).strip()
+    if parts.exit_code in _EXITS_OF_TIMEOUTS and tells_timeout(reason):
+        return Failure("", reason)
     if parts.exit_code in (None, 0):
-        return Failure("", reason or "the tool reported a failure without a reason")
+        words = f"the tool reported a failure ({', '.join(parts.reported)})"
+        without = "the tool reported a failure without a reason"
+        return Failure("", reason or (words if parts.reported else without))
     ended = exit_text(parts.exit_code or 0)
     return Failure(EXIT_ERROR, f"the process ended with {ended}" + (reason and f" ({reason})"))
 
@@ -277,7 +286,7 @@ def _default_failure(parts: ResultParts, text: str) -> Failure:
 def _timeout(failure: Failure) -> Failure:
     """Return an error as the timeout that caused it."""
     value = failure.value or _TIMEOUT_TEXT
-    if failure.name in ("", "TimeoutError") and not failure.traceback:
+    if failure.name in ("", "TimeoutError", "Error", TOOL_ERROR) and not failure.traceback:
         return Failure("TimeoutError", value)
     lines = failure.output()["traceback"]
     return Failure("TimeoutError", value, (*lines, f"TimeoutError: {value}"))

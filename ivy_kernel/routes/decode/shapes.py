@@ -6,13 +6,8 @@ import re
 from typing import Any
 
 from ivy_kernel.routes.decode.bundles import is_bundle, is_picture_uri
-from ivy_kernel.routes.decode.items import (
-    add_item,
-    has_data_or_place,
-    is_item,
-    picture_of_text,
-    pictures_of,
-)
+from ivy_kernel.routes.decode.files import has_data_or_place, picture_of_text, pictures_of
+from ivy_kernel.routes.decode.items import add_item, is_item
 from ivy_kernel.routes.decode.parts import ResultParts, display, execute_result, value_data
 from ivy_kernel.routes.decode.tracebacks import take_failures
 from ivy_kernel.routes.decode.values import (

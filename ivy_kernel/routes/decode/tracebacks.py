@@ -10,9 +10,10 @@ from typing import Any
 from ivy_kernel.routes.decode.values import Fields, is_empty, json_text, text_of
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-# CPython's header, and IPython's, which begins with the exception's name and spaces.
+# CPython's header, and IPython's, which begins with the exception's name and spaces. Before either,
+# a server may say which of its tools it was: "Error executing tool run: Traceback …".
 _HEADER = re.compile(
-    r"(?P<name>[A-Za-z_]\w*(?:\.\w+)*)?\s*(?:\+ )?(?:Exception Group )?"
+    r"(?:[^\n]*:\s+)?(?P<name>[A-Za-z_]\w*(?:\.\w+)*)?\s*(?:\+ )?(?:Exception Group )?"
     r"Traceback \(most recent call last\):?\s*"
 )
 # The dashes above a traceback of IPython.
@@ -30,6 +31,20 @@ _ERROR_NAME = re.compile(
     r"(?:\w*(?:Error|Exception|Warning|Interrupt|Timeout|Exit|Group)|StopIteration|StopAsyncIteration)"
 )
 _SYNTAX_LOCATION = re.compile(r'\s*File ".*", line \d+')
+
+# Words before an error's own name: "Error executing tool run: ", "Cell failed: ", "Error: ".
+_PREFIX = re.compile(
+    r"(?:[^\n:]{0,80}?\b)?(?:error|exception|failure|failed|raised|toolerror)\b[^\n:]{0,80}:\s+",
+    re.IGNORECASE,
+)
+_GENERAL_NAMES = frozenset(["Error", "ToolError", "ExecutionError"])
+"""Names that servers give to the error of any code."""
+
+_TIMEOUT_WORDS = re.compile(
+    r"time[ _-]?out\b|timed[ _-]?out\b|time[ _-]?limit|deadline[ _-]exceeded|too long"
+    r"|time[ _-](?:was[ _-])?exceeded|exceeded [\w ]{0,40}time\b",
+    re.IGNORECASE,
+)
 
 TOOL_ERROR = "ToolError"
 """The name of an error that the tool reports without naming it."""
@@ -70,6 +85,24 @@ class Failure:
     def text(self) -> str:
         """Return all that it says, without colours."""
         return plain("\n".join((self.name, self.value, *self.traceback)))
+
+
+def tells_timeout(words: str) -> bool:
+    """Return whether words of a tool say that time ran out."""
+    return _TIMEOUT_WORDS.search(words) is not None
+
+
+def is_timeout(failure: Failure) -> bool:
+    """Return whether an error that a tool reports is no exception of the code, but a timeout."""
+    if failure.traceback and split_traceback("\n".join(failure.traceback)):
+        return False
+    if _is_exception_name(failure.name):
+        return failure.name == "TimeoutError"
+    return tells_timeout(f"{failure.name}\n{failure.value}")
+
+
+def _is_exception_name(name: str) -> bool:
+    return bool(_ERROR_NAME.fullmatch(name)) and name not in (*_GENERAL_NAMES, EXIT_ERROR)
 
 
 def plain(text: str) -> str:
@@ -161,22 +194,50 @@ def failure_of_text(text: str, name: str = "") -> Failure:
     text
         A traceback, ``Name: message``, or any other words.
     name
-        The error's name where the answer gives it apart; it wins over one in the text.
+        The error's name where the answer gives it apart; it wins over one in the text, unless the
+        text names an exception and this is none.
     """
     split = split_traceback(text)
     if split is not None:
         before, found = split
         lines = (*before.rstrip("\n").split("\n"), *found.traceback) if before else found.traceback
-        return Failure(name or found.name, found.value, lines)
+        return _renamed(Failure(found.name, found.value, lines), name)
     stripped = plain(text).strip()
-    match = _NAMED.fullmatch(stripped)
-    if not name and match and _ERROR_NAME.fullmatch(match["name"]):
-        found = Failure(match["name"].rpartition(".")[2], match["value"] or "")
-    else:
-        found = Failure(name, stripped)
+    named = _named_error(stripped)
+    found = Failure(name, stripped) if named is None else _renamed(named, name)
+    if named is not None and found.name != named.name:
+        found = Failure(name, stripped)  # the name in the text is a part of the message
     is_whole = text.strip() in (found.value, f"{found.name}: {found.value}", found.name)
-    lines = () if is_whole else tuple(text.rstrip().split("\n"))
+    lines = found.traceback or (() if is_whole else tuple(text.rstrip().split("\n")))
     return Failure(found.name, found.value, lines)
+
+
+def _named_error(text: str) -> Failure | None:
+    """Return the error in ``Name: message``, also behind words of the tool; else ``None``."""
+    match = _NAMED.fullmatch(text)
+    named = None
+    if match is not None and _ERROR_NAME.fullmatch(match["name"]):
+        named = Failure(match["name"].rpartition(".")[2], match["value"] or "")
+        if _is_exception_name(named.name):
+            return named
+    prefix = _PREFIX.match(text)
+    behind = _named_error(text[prefix.end() :]) if prefix is not None else None
+    return behind if behind is not None and _is_exception_name(behind.name) else named
+
+
+def _renamed(found: Failure, name: str) -> Failure:
+    """Return an error that was found in a text with the name that the answer gives it apart.
+
+    A general name, or a code, hides no exception: it is shown beside its real name.
+    """
+    if not name or name == found.name:
+        return found
+    if _is_exception_name(name) or not _is_exception_name(found.name):
+        return Failure(name, found.value, found.traceback)
+    lines = found.traceback or (f"{found.name}: {found.value}",)
+    if name.title() == "Error" or name in _GENERAL_NAMES:
+        return Failure(found.name, found.value, lines)
+    return Failure(found.name, found.value, (f"{name}:", *lines))
 
 
 def traceback_lines(value: object) -> tuple[str, ...]:
@@ -201,7 +262,10 @@ def exit_text(exit_code: int) -> str:
 
 
 _ERROR_NAMES = ("error", "errors", "exception", "err", "failure")
-_NAME_NAMES = ("ename", "error_name", "error_type", "exception_type", "exc_type")
+_NAME_NAMES = (
+    *("ename", "error_name", "error_type", "error_class", "exception_type", "exception_name"),
+    *("exc_type", "error_code"),
+)
 _VALUE_NAMES = ("evalue", "error_value", "error_message", "exception_message")
 _TRACEBACK_NAMES = ("traceback", "stack_trace", "stacktrace", "stack", "error_traceback", "tb")
 _MESSAGE_NAMES = ("message", "detail", "reason", "error_description")
@@ -285,17 +349,18 @@ def _take_text(fields: Fields, names: tuple[str, ...]) -> str:
 
 def _of_parts(name: str, value: str, lines: tuple[str, ...]) -> Failure:
     """Return the error given in parts, any of which may be missing or hold another."""
-    if lines and not (name and value):
+    if lines and not (_is_exception_name(name) and value):
         found = failure_of_text("\n".join(lines), name)
-        return Failure(name or found.name, value or found.value, found.traceback or lines)
+        return Failure(found.name, value or found.value, found.traceback or lines)
     if not lines and value:
-        found = failure_of_text(value, name)
-        return Failure(found.name, found.value, found.traceback)
+        return failure_of_text(value, name)
     return Failure(name, value, lines)
 
 
 def _joined(main: Failure, more: Failure) -> Failure:
     """Return one error that was told in two fields, with nothing of either lost."""
+    if _is_exception_name(more.name) and not _is_exception_name(main.name):
+        main, more = more, main
     if not main.name and _WORD.fullmatch(main.value) and not main.traceback and not more.name:
         main = Failure(main.value)  # {"error": "QuotaExceeded", "message": "…"}
     joined = Failure(

@@ -176,6 +176,13 @@ def lines_text_of(value: object) -> str | None:
 # fmt: off
 # One kind a line reads better than one name a line.
 NOISE_KEYS = frozenset({
+    "cmd_id", "command_id", "workspace_id", "container_id", "instance_id", "notebook_id",
+    "thread_id", "event_id", "operation_id", "correlation_id", "conversation_id", "invocation_id",
+    "response_id", "result_id", "output_id", "worker_id", "context_id", "identifier",
+    "notebook_path", "notebook_name", "cell_index", "cell_number", "cell_type", "cwd",
+    "working_directory", "working_dir", "workdir", "kernel_status", "execution_type",
+    "hostname", "container_name", "pod_name", "node_name", "session_name", "sandbox_name",
+    "jsonrpc", "seq", "sequence", "sequence_number", "memory", "max_memory", "peak_memory",
     "id", "chat_id", "session_id", "sandbox_id", "campaign_id", "user_id", "project_id",
     "request_id", "execution_id", "run_id", "task_id", "job_id", "cell_id", "kernel_id",
     "trace_id", "span_id", "call_id", "tool_call_id", "tool_use_id", "parent_id", "message_id",
@@ -202,7 +209,7 @@ ECHO_KEYS = frozenset({"code", "source", "script", "command", "cmd", "input"})
 """Echoes of what was sent: the user has it in the cell and does not need it below it."""
 
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-_MEASURE_NAMES = re.compile(r"_(ms|seconds|bytes|mb|count)$")
+_MEASURE_NAMES = re.compile(r"_(ms|milliseconds|seconds|ns|us|bytes|kb|mb|count|time|percent)$")
 """Names of numbers that measure the run."""
 
 
@@ -229,6 +236,10 @@ class Fields:
 
     def __contains__(self, name: str) -> bool:
         return self._originals.get(name) in self._left
+
+    def names(self) -> list[str]:
+        """Return the names, as they are compared, of the fields that have not been taken."""
+        return [name for name in self._originals if name in self]
 
     def peek(self, *names: str) -> Any:
         """Return the value of the first of these fields that is there and not None."""

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+import signal
 from typing import Any
 
-from ivy_kernel.routes.decode.items import has_data_or_place, is_item, take_count
+from ivy_kernel.routes.decode.files import has_data_or_place
+from ivy_kernel.routes.decode.items import is_item, take_count
 from ivy_kernel.routes.decode.parts import ResultParts, stream
+from ivy_kernel.routes.decode.tracebacks import tells_timeout
 from ivy_kernel.routes.decode.values import (
     Fields,
+    json_text,
     lines_text_of,
     parse_json,
     snake_case,
@@ -23,16 +27,42 @@ STREAM_NAMES = {
     "stdout": ("stdout", "std_out", "standard_output"),
     "stderr": ("stderr", "std_err", "standard_error"),
 }
-TIMED_OUT_NAMES = ("timed_out", "timedout", "is_timeout", "timeout")
-GOOD_STATES = frozenset(
-    ["ok", "success", "succeeded", "successful", "complete", "completed", "done", "finished"]
+TIMED_OUT_NAMES = (
+    *("timed_out", "timedout", "is_timed_out", "is_timeout", "timeout", "timeout_exceeded"),
+    *("timeout_reached", "hit_timeout", "killed_by_timeout", "deadline_exceeded"),
 )
-BAD_STATES = frozenset(["error", "failed", "failure", "errored", "aborted", "crashed", "killed"])
-TIMEOUT_STATES = frozenset(["timeout", "timed_out", "timedout"])
+STATE_NAMES = (
+    *("status", "state", "outcome", "execution_status", "execution_state", "run_status"),
+    *("output_status", "result_status", "verdict"),
+)
+_GOOD_STATES = frozenset(
+    [
+        *("ok", "success", "succeeded", "successful", "complete", "completed", "done", "finished"),
+        *("passed", "accepted"),
+    ]
+)
+_BAD_WORDS = frozenset(
+    [
+        *("error", "errored", "failed", "failure", "exception", "aborted", "crashed", "killed"),
+        *("cancelled", "canceled", "interrupted", "terminated", "rejected", "exceeded", "oom"),
+    ]
+)
+_NEGATIONS = frozenset(["no", "not", "non", "never", "without"])
+# The short words of judges and of Piston, which are written in capitals.
+_SHORT_STATES = {
+    **dict.fromkeys(["TO", "TLE"], "timeout"),
+    **dict.fromkeys(["RE", "SG", "OL", "EL", "XX", "CE", "MLE"], "error"),
+}
+_GOOD_FLAGS = ("success", "ok", "succeeded", "successful", "is_success")
+_BAD_FLAGS = (
+    *("is_error", "failed", "has_error", "errored", "is_failure", "crashed", "killed", "oom"),
+    *("oom_killed", "out_of_memory", "aborted", "cancelled", "canceled", "interrupted"),
+)
 PICTURE_LISTS = ("images", "plots", "figures", "charts", "artifacts", "attachments", "files")
 VALUE_NAMES = ("result", "return_value", "value", "execute_result")
 TEXT_NAMES = ("output", "text", "data", "outputs", "results", "content", "logs")
 WRAPPER_NAMES = ("response", "body", "payload", "notebook", "structured_content", "execution")
+"""Names under which an answer may be; an answer that is one by itself is found under any name."""
 # Names that mark an object as an answer, whatever their value.
 _KNOWN_BY_NAME = (
     *(*EXIT_NAMES, *STREAM_NAMES["stdout"], *STREAM_NAMES["stderr"]),
@@ -69,7 +99,7 @@ def is_known(value: Any, depth: int = 0) -> bool:
         return True
     if any(are_named_pictures(fields.peek(name)) for name in PICTURE_LISTS):
         return True
-    if any(fields.peek(name) is True for name in TIMED_OUT_NAMES) or state_of(fields):
+    if any(fields.peek(name) is True for name in TIMED_OUT_NAMES) or states_of(fields):
         return True
     names = (*VALUE_NAMES, *TEXT_NAMES, *WRAPPER_NAMES)
     return any(is_answer(fields.peek(name), depth + 1) for name in names)
@@ -163,11 +193,33 @@ def are_named_pictures(value: Any) -> bool:
     )
 
 
-def state_of(fields: Fields) -> str | None:
-    """Return the word of ``status`` or ``state``; ``None`` when it is none that is known."""
-    word = fields.peek("status", "state")
-    word = snake_case(word.strip()) if isinstance(word, str) else None
-    return word if word in GOOD_STATES | BAD_STATES | TIMEOUT_STATES else None
+def verdict_of(word: object) -> str:
+    """Return what a status word means: ``good``, ``bad``, ``timeout``; empty for any other."""
+    if isinstance(word, dict):  # {"id": 11, "description": "Runtime Error (NZEC)"}
+        word = Fields(word).peek("description", "name", "code", "value")
+    if not isinstance(word, str):
+        return ""
+    if word in _SHORT_STATES:
+        return "timeout" if _SHORT_STATES[word] == "timeout" else "bad"
+    words = re.findall(r"[a-z]+", snake_case(word.strip()))
+    if words[:1] in (["outcome"], ["status"], ["state"]):
+        words = words[1:]
+    if not words or len(words) > _STATE_WORDS_LIMIT or _NEGATIONS & set(words):
+        return ""
+    if tells_timeout("_".join(words)):
+        return "timeout"
+    if _BAD_WORDS & set(words):
+        return "bad"
+    return "good" if len(words) == 1 and words[0] in _GOOD_STATES else ""
+
+
+_STATE_WORDS_LIMIT = 5
+
+
+def states_of(fields: Fields) -> dict[str, str]:
+    """Return the fields that hold a known status word, and what it means."""
+    found = {name: verdict_of(fields.peek(name)) for name in STATE_NAMES if name in fields}
+    return {name: verdict for name, verdict in found.items() if verdict}
 
 
 def take_streams(fields: Fields, parts: ResultParts) -> None:
@@ -250,20 +302,30 @@ def take_flags(fields: Fields, parts: ResultParts, *, has_streams: bool) -> bool
     if count is not None:
         parts.execution_count = count
     is_bad = False
-    for name in ("success", "ok", "succeeded", "is_error", "failed"):
+    for name in (*_GOOD_FLAGS, *_BAD_FLAGS):
         flag = fields.peek(name)
         if isinstance(flag, bool):
             fields.drop(name)
-            is_good = flag is not (name in ("is_error", "failed"))
+            is_good = flag is not (name in _BAD_FLAGS)
             is_bad = is_bad or not is_good
-            parts.has_succeeded = parts.has_succeeded or is_good
+            # That nothing was cancelled says no more than that.
+            if is_good and name in (*_GOOD_FLAGS, "is_error", "failed", "has_error"):
+                parts.has_succeeded = True
+            if not is_good and name not in (*_GOOD_FLAGS, "is_error", "failed"):
+                parts.reported.append(name)
     for name in TIMED_OUT_NAMES:  # a number under such a name is a limit, not a verdict
         if isinstance(fields.peek(name), bool):
             parts.timed_out = fields.take(name) or parts.timed_out
     for name in _CUT_NAMES:
         if isinstance(fields.peek(name), bool) and fields.take(name):
             parts.notes.append("The platform cut this output short.")
-    is_bad = _take_state(fields, parts) or is_bad
+    is_bad = _take_states(fields, parts) or is_bad
+    status_code = fields.peek("status_code")
+    if isinstance(status_code, int) and status_code in range(100, 600):
+        fields.drop("status_code")
+        if status_code >= _FIRST_BAD_STATUS:
+            is_bad = True
+            parts.reported.append(f"status code {status_code}")
     parts.has_failed = parts.has_failed or is_bad
     # Without streams beside it, "code" may be anything: an error's code, or the cell's source.
     names = (*EXIT_NAMES, "code", "status") if has_streams else EXIT_NAMES
@@ -272,18 +334,41 @@ def take_flags(fields: Fields, parts: ResultParts, *, has_streams: bool) -> bool
         if exit_code is not None:
             fields.drop(name)
             parts.exit_code = exit_code if parts.exit_code in (None, 0) else parts.exit_code
+    if has_streams:
+        _take_signal(fields, parts)
     return is_bad or parts.exit_code not in (None, 0) or parts.timed_out
 
 
-def _take_state(fields: Fields, parts: ResultParts) -> bool:
-    """Take ``status`` or ``state`` where its word is known; return whether it is a bad one."""
-    word = state_of(fields)
-    if word is None:
-        return False
-    fields.take("status", "state")
-    parts.has_succeeded = parts.has_succeeded or word in GOOD_STATES
-    parts.timed_out = parts.timed_out or word in TIMEOUT_STATES
-    return word in BAD_STATES
+_FIRST_BAD_STATUS = 400
+
+
+def _take_signal(fields: Fields, parts: ResultParts) -> None:
+    """Take the signal that ended a process, where no exit code tells it."""
+    name = fields.peek("signal")
+    number = _integer(name)
+    if isinstance(name, str) and number is None:
+        known = signal.Signals.__members__.get(name.strip().upper())
+        number = None if known is None else int(known)
+    if number is not None and number >= 0:
+        fields.drop("signal")
+        if number and parts.exit_code in (None, 0):
+            parts.exit_code = -number
+
+
+def _take_states(fields: Fields, parts: ResultParts) -> bool:
+    """Take the status words that are known; return whether one of them is bad."""
+    is_bad = False
+    for name, verdict in states_of(fields).items():
+        word = fields.take(name)
+        parts.has_succeeded = parts.has_succeeded or verdict == "good"
+        parts.timed_out = parts.timed_out or verdict == "timeout"
+        if verdict == "bad":
+            is_bad = True
+            if isinstance(word, str) and snake_case(word) not in ("error", "failed", "failure"):
+                parts.reported.append(f"{name} {word!r}")
+            elif isinstance(word, dict):
+                parts.reported.append(f"{name} {word.get('description') or json_text(word)!r}")
+    return is_bad
 
 
 def _integer(value: Any) -> int | None:
