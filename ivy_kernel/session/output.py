@@ -14,15 +14,14 @@ import dataclasses
 import os
 import time
 from collections import deque
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import msgspec
 from jupyter_core.paths import jupyter_data_dir
 
-from ivy_kernel.models import Message, Sink, sendable
+from ivy_kernel.models import Json, Message, Sink, sendable
+from ivy_kernel.session.private_file import KeptText
 
 COALESCE_SECONDS = 0.01
 """Stream text that follows an output within this time is joined to one message."""
@@ -255,11 +254,6 @@ def front_end_throttle(send: Sink, *, limit_bytes: int) -> OutputThrottle:
 
 
 # The length limit of a cell's text -----------------------------------------------------------
-SPILL_LIMIT_BYTES = 1_000_000_000
-"""A longer text is not kept: a cell that prints for ever must not fill the disk."""
-OLD_SPILL_SECONDS = 7 * 24 * 3600.0
-"""Kept texts older than this are removed when the next one is kept."""
-
 PIECE_BYTES = 16_000
 """Texts of the tail are joined to pieces of this size: each message costs hundreds of bytes."""
 
@@ -322,9 +316,8 @@ class OutputLimit:
         self._tail: deque[_Piece] = deque()
         self._tail_held_bytes = 0
         self._cut_bytes = 0
-        self._written_bytes = 0
-        self._file: IO[str] | None = None
-        self._path: Path | None = None
+        self._parent_header: Json | None = None
+        self._kept: KeptText | None = None
 
     def take(self, message: Message) -> list[Message]:
         """Return the part of this message that is shown now: all, some, or nothing of it."""
@@ -332,20 +325,25 @@ class OutputLimit:
         if self._unlimited or not text:
             return [message]
         size = _size(text)
-        if self._file is None and self._shown_bytes + size <= self._head_bytes:
+        self._parent_header = message.parent_header
+        if self._kept is None and self._shown_bytes + size <= self._head_bytes:
             self._head.append(text)
             self._shown_bytes += size
             return [message]
         shown: list[Message] = []
         first = ""
-        if self._file is None:  # the text that does not fit any more: its beginning still may
-            self._spill()
+        kept = self._kept
+        if kept is None:  # the text that does not fit any more: its beginning still may
+            kept = self._kept = KeptText(self._directory)
+            for head in self._head:
+                kept.write(head, _size(head))
+            self._head = []
             room = max(0, self._head_bytes - self._shown_bytes)
             first = text.encode("utf-8", "replace")[:room].decode("utf-8", "ignore")
             if first:
                 shown.append(_with_text(message, first))
                 self._shown_bytes += _size(first)
-        self._write(text)
+        kept.write(text, size)
         self._keep(message, text[len(first) :], size - _size(first))
         return shown
 
@@ -372,63 +370,32 @@ class OutputLimit:
             self._cut_bytes += before - piece.size_bytes
             self._tail_held_bytes -= before - piece.size_bytes
 
-    def _spill(self) -> None:
-        with suppress(OSError):
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _remove_old(self._directory)
-            name = f"output-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(4).hex()}.txt"
-            self._path = self._directory / name
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            self._file = os.fdopen(descriptor, "w", encoding="utf-8", errors="replace")
-        # Without a file, head and tail are shown all the same; an open one marks that state.
-        if self._file is None:
-            self._path = None
-            descriptor = os.open(os.devnull, os.O_WRONLY)
-            self._file = os.fdopen(descriptor, "w", encoding="utf-8", errors="replace")
-        for text in self._head:
-            self._write(text)
-        self._head = []
+    @property
+    def path(self) -> Path | None:
+        """The file of the whole text; ``None`` while all of it is shown, or if it is not kept."""
+        return self._kept.path if self._kept is not None else None
 
-    def _write(self, text: str) -> None:
-        if self._file is None:
-            return
-        self._written_bytes += _size(text)
-        if self._written_bytes > SPILL_LIMIT_BYTES:
-            self._discard()
-        if self._path is None:
-            return
-        try:
-            self._file.write(text)
-        except OSError:
-            self._discard()
-
-    def _discard(self) -> None:
-        """Remove the file: an incomplete text must not be called whole, and it takes room."""
-        path, self._path = self._path, None
-        if path is not None:
-            with suppress(OSError):
-                path.unlink()
-
-    def _close(self) -> None:
-        if self._file is not None:
-            try:
-                self._file.close()
-            except OSError:  # the last of the text could not be written
-                self._discard()
+    @property
+    def is_holding(self) -> bool:
+        """Whether text is held back that :meth:`finish` shows, or counts."""
+        return self._kept is not None
 
     def forget(self) -> None:
         """Begin the text anew, because the front end has cleared all that was shown."""
-        self._close()
-        self._discard()
+        if self._kept is not None:
+            self._kept.close()
+            self._kept.discard()
         self._reset()
 
     def finish(self) -> list[Message]:
-        """Return the end of the cell's text: the count of what is not shown, and the tail."""
-        self._close()
+        """Return the end of the text: the count of what is not shown, and the tail."""
         self._trim()
-        if not self._cut_bytes:
-            self._discard()
-        path, cut = self._path, self._cut_bytes
+        path, cut, parent_header = None, self._cut_bytes, self._parent_header
+        if self._kept is not None:
+            self._kept.close()
+            if not cut:
+                self._kept.discard()
+            path = self._kept.path
         tail = [_with_text(piece.message, "".join(piece.parts)) for piece in self._tail]
         self._reset()
         if not cut:
@@ -438,7 +405,7 @@ class OutputLimit:
             f"\n[… {cut:,} bytes of output are not shown here; {where}. "
             f"The setting output_limit_bytes changes how much is shown. …]\n"
         )
-        return [Message("stream", {"name": "stderr", "text": note}), *tail]
+        return [_note(note, parent_header), *tail]
 
 
 def _size(text: str) -> int:
@@ -449,8 +416,5 @@ def _with_text(message: Message, text: str) -> Message:
     return dataclasses.replace(message, content={**message.content, "text": text})
 
 
-def _remove_old(directory: Path) -> None:
-    for path in directory.glob("output-*.txt"):
-        with suppress(OSError):
-            if time.time() - path.stat().st_mtime > OLD_SPILL_SECONDS:
-                path.unlink()
+def _note(text: str, parent_header: Json | None) -> Message:
+    return Message("stream", {"name": "stderr", "text": text}, parent_header=parent_header)

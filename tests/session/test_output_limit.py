@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from recorded import FrontEnd, other, stream, throttle
 
 from ivy_kernel.models import Message
-from ivy_kernel.session.output import OLD_SPILL_SECONDS, TAIL_PIECES, OutputLimit
+from ivy_kernel.session.output import TAIL_PIECES, OutputLimit
+from ivy_kernel.session.private_file import OLD_SECONDS
 
 NOTE = re.compile(r"\n\[… ([0-9,]+) bytes of output are not shown here; (.*)\. The setting ")
 
@@ -175,7 +176,7 @@ def test_old_files_are_removed_when_a_new_one_is_kept(tmp_path: Path) -> None:
     old, young, foreign = (tmp_path / n for n in ("output-1.txt", "output-2.txt", "notes.txt"))
     for path in (old, young, foreign):
         path.write_text("x")
-    long_ago = time.time() - OLD_SPILL_SECONDS - 60
+    long_ago = time.time() - OLD_SECONDS - 60
     os.utime(old, (long_ago, long_ago))
     os.utime(foreign, (long_ago, long_ago))
     shown_by(OutputLimit(10, tmp_path), [stream("x" * 100)])
@@ -280,7 +281,7 @@ def test_a_text_beyond_all_measure_is_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A cell that prints for ever does not fill the disk, and the note does not claim a file."""
-    monkeypatch.setattr("ivy_kernel.session.output.SPILL_LIMIT_BYTES", 10_000)
+    monkeypatch.setattr("ivy_kernel.session.private_file.KEPT_LIMIT_BYTES", 10_000)
     limit = OutputLimit(100, tmp_path)
     for _ in range(200):
         limit.take(Message("stream", {"name": "stdout", "text": "x" * 99 + "\n"}))
