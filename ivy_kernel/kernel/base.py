@@ -130,6 +130,17 @@ class BaseKernel(Kernel):
         else:
             super().schedule_dispatch(dispatch, *args)  # type: ignore[misc]  # 7 has none
 
+    def _abort_queues(self, *arguments: Any) -> None:
+        """Called by ipykernel after a failed cell: requests that wait behind it do not run."""
+        super()._abort_queues(*arguments)
+        if hasattr(Kernel, "schedule_dispatch") and not self.stop_on_error_timeout:
+            # ipykernel 6 would stop aborting one round of the loop later, and abort a cell that
+            # was sent after the failed one's end.
+            super().schedule_dispatch(self._stop_aborting)  # type: ignore[misc]  # 7 has none
+
+    async def _stop_aborting(self) -> None:
+        self._aborting = False
+
     async def _handle_beside(self, handling: Coroutine[Any, Any, None]) -> None:
         try:  # a task has a context of its own, so cells keep their parent
             await asyncio.create_task(handling)

@@ -226,7 +226,7 @@ class NotebookKernel:
         client, process = self._client, self._process
         if client is None or process is None:
             raise KernelStartError("the kernel has been stopped")
-        message_id = client.execute(code, allow_stdin=False)
+        message_id = await _message_id(client.execute(code, allow_stdin=False))
         following = asyncio.ensure_future(_collect(client, message_id, outputs))
         awaited: list[asyncio.Future[Any]] = [following, process.ended]
         remaining = max(0.0, until - asyncio.get_running_loop().time())
@@ -353,17 +353,22 @@ async def _reply(client: AsyncKernelClient, message_id: str) -> None:
             return
 
 
+async def _message_id(sent: Any) -> str:
+    """Return the id of a request that was sent; jupyter_client 8.0 returns a future that has it."""
+    return str(await sent if isinstance(sent, asyncio.Future) else sent)
+
+
 async def _end(client: AsyncKernelClient) -> None:
     """Wait for the end of the running cell: a kernel replies to a later request only then."""
     with _woken(client):
-        await _reply(client, client.kernel_info())
+        await _reply(client, await _message_id(client.kernel_info()))
 
 
 async def _until_ready(client: AsyncKernelClient) -> None:
     """Send requests until iopub answers: messages from before we subscribed are lost."""
     with _woken(client):
         while True:
-            request_id = client.kernel_info()
+            request_id = await _message_id(client.kernel_info())
             try:
                 while True:
                     message = await asyncio.wait_for(
