@@ -104,11 +104,6 @@ class BaseKernel(Kernel):
     def post_handler_hook(self) -> None:
         """See `pre_handler_hook`."""
 
-    def _abort_queues(self, *args: Any) -> None:
-        """Called by ipykernel behind each error reply whose request has ``stop_on_error``."""
-        if self.aborts_queue:
-            super()._abort_queues(*args)
-
     async def shell_main(self, subshell_id: str | None, msg: Any) -> None:
         """Called by ipykernel 7 for each message on the shell channel.
 
@@ -131,7 +126,12 @@ class BaseKernel(Kernel):
             super().schedule_dispatch(dispatch, *args)  # type: ignore[misc]  # 7 has none
 
     def _abort_queues(self, *arguments: Any) -> None:
-        """Called by ipykernel after a failed cell: requests that wait behind it do not run."""
+        """Called by ipykernel behind each error reply whose request has ``stop_on_error``.
+
+        Requests that wait behind the failed cell do not run then.
+        """
+        if not self.aborts_queue:
+            return
         super()._abort_queues(*arguments)
         if hasattr(Kernel, "schedule_dispatch") and not self.stop_on_error_timeout:
             # ipykernel 6 would stop aborting one round of the loop later, and abort a cell that
