@@ -20,17 +20,22 @@ from traitlets import Instance
 from ivy_kernel._version import __version__
 from ivy_kernel.kernel.base import BaseKernel
 from ivy_kernel.kernel.ports import HeldPorts
-from ivy_kernel.kernel.requests import CodeHelp, ControlRequests, History, request_input
+from ivy_kernel.kernel.requests import (
+    SHELL_NUMBER,
+    CodeHelp,
+    ControlRequests,
+    History,
+    ReceivedInterrupt,
+    request_input,
+)
 from ivy_kernel.kernel.restart import RestartMark
 from ivy_kernel.models import sendable
 
 if TYPE_CHECKING:
     from ivy_kernel.kernel.cells import CellRunner
     from ivy_kernel.kernel.local import LocalShell
-    from ivy_kernel.models import Cell, Json, Message, Outcome
+    from ivy_kernel.models import Cell, Fate, Json, Message, Outcome
 
-INTERRUPT_LATE_SECONDS = 0.3
-"""An interrupt may overtake the cell that it is meant for by so much."""
 INTERRUPT_WAIT_SECONDS = 1.0
 """The control channel is held up for no longer by an interrupt that takes its time."""
 CODE_HELP_SECONDS = 1.0
@@ -80,6 +85,10 @@ class IvyKernel(BaseKernel):
         self._local_running = False
         self._cell_lock = asyncio.Lock()
         self._cell_ident: Any = None
+        self._cell_number: int | None = None
+        self._received = 0  # messages on the shell channel; written by its thread alone
+        self._taken = 0  # of these, messages that the main loop has begun to handle
+        self._early_interrupt: ReceivedInterrupt | None = None
         self._warming_up = False
         self._sandbox_counts = False
 
@@ -141,7 +150,8 @@ class IvyKernel(BaseKernel):
                 allow_stdin=allow_stdin,
                 header=parent["header"],
             )
-            outcome = await self.on_main_loop(self._run_alone(cell, parent, ident))
+            number = SHELL_NUMBER.get()
+            outcome = await self.on_main_loop(self._run_alone(cell, parent, ident, number))
         except BaseException as exc:  # whatever happens, the front end gets its one reply
             self.log.exception("A cell ended in a fault of the kernel")
             outcome = self._faulted(exc, parent, silent=silent)
@@ -150,11 +160,14 @@ class IvyKernel(BaseKernel):
         reply: Json = sendable(outcome.reply)
         return {**reply, "execution_count": self._reply_count(count, outcome, store_history)}
 
-    async def _run_alone(self, cell: Cell, parent: Json, ident: Any) -> Outcome:
+    async def _run_alone(self, cell: Cell, parent: Json, ident: Any, number: int | None) -> Outcome:
         """Run a cell after those that came before it, on whichever channel."""
         async with self._cell_lock:
-            self.cell_parent, self._cell_ident = parent, ident
+            self.cell_parent, self._cell_ident, self._cell_number = parent, ident, number
+            interrupt, self._early_interrupt = self._early_interrupt, None
             try:
+                if interrupt is not None and interrupt.is_for(parent, number):
+                    return self._interrupted_before(parent, silent=cell.silent)
                 return await self._open_runner().execute(cell)
             finally:
                 self.cell_parent = None
@@ -174,18 +187,27 @@ class IvyKernel(BaseKernel):
         return count
 
     def _faulted(self, exc: BaseException, parent: Json, *, silent: bool) -> Outcome:
-        from ivy_kernel.routes.outcomes import show_error
-
         sentence = (
             f"A fault of the Ivy Sandbox kernel ended this cell. What it did in the sandbox is not "
             f"known, and it was not sent again. {exc}"
         )
+        return self._show_end(type(exc).__name__, sentence, "unknown", parent, silent=silent)
+
+    def _interrupted_before(self, parent: Json, *, silent: bool) -> Outcome:
+        sentence = "Interrupted before it began. Nothing of this cell was run."
+        return self._show_end("KeyboardInterrupt", sentence, "interrupted", parent, silent=silent)
+
+    def _show_end(
+        self, name: str, sentence: str, fate: Fate, parent: Json, *, silent: bool
+    ) -> Outcome:
+        """End a cell that no runner has ended."""
+        from ivy_kernel.routes.outcomes import show_error
 
         def sink(message: Message) -> None:
             if not silent:
                 self.publish(dataclasses.replace(message, parent_header=parent.get("header", {})))
 
-        return show_error(sink, type(exc).__name__, sentence, "unknown")
+        return show_error(sink, name, sentence, fate)
 
     def _open_runner(self) -> CellRunner:
         if self.runner is None:
@@ -307,6 +329,20 @@ class IvyKernel(BaseKernel):
         )
         return {"status": "ok", "history": found}
 
+    # What the shell channel brings --------------------------------------------------------------
+    async def shell_channel_thread_main(self, msg: Any) -> None:
+        """Called by ipykernel 7 on the shell channel's thread, before `shell_main` on the main."""
+        self._received += 1
+        await super().shell_channel_thread_main(msg)
+
+    async def shell_main(self, subshell_id: str | None, msg: Any) -> None:
+        """See `BaseKernel`. Both count the same messages in the same order."""
+        # One part alone is a message of ipykernel to itself.
+        if getattr(self, "shell_channel_thread", None) is not None and len(msg) > 1:
+            self._taken += 1
+            SHELL_NUMBER.set(self._taken)
+        await super().shell_main(subshell_id, msg)
+
     # Interrupt and shutdown (on the control thread) ---------------------------------------------
     async def interrupt_request(self, stream: Any, ident: Any, parent: Json) -> None:
         """Stop the running cell, and answer when that is under way (message spec, "Interrupt")."""
@@ -314,8 +350,9 @@ class IvyKernel(BaseKernel):
         if self._local_running:  # it blocks the main loop, where only a signal reaches it
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         elif self.main_loop is not None:
+            interrupt = ReceivedInterrupt(parent["header"], self._received, self.cell_parent)
             work = asyncio.wrap_future(
-                asyncio.run_coroutine_threadsafe(self._interrupt_soon(), self.main_loop)
+                asyncio.run_coroutine_threadsafe(self._interrupt(interrupt), self.main_loop)
             )
             # After that the channel is free for another interrupt or a shutdown; this one goes on.
             done, _ = await asyncio.wait({work}, timeout=INTERRUPT_WAIT_SECONDS)
@@ -334,18 +371,18 @@ class IvyKernel(BaseKernel):
         if self.runner is not None and self.runner.interruptible:
             await self.runner.interrupt()
 
-    async def _interrupt_soon(self) -> None:
+    async def _interrupt(self, interrupt: ReceivedInterrupt) -> None:
         """Stop what runs, or the cell that the message has overtaken on its way.
 
-        A cell that is sent after our reply is never hit.
+        A cell that was sent after it is never hit.
         """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + INTERRUPT_LATE_SECONDS
-        while not (self.runner is not None and self.runner.interruptible):
-            if loop.time() > deadline:
-                return  # nothing runs: harmless
-            await asyncio.sleep(0.01)
-        await self.interrupt_cell()
+        cell = self.cell_parent
+        if cell is not None and not interrupt.is_for(cell, self._cell_number):
+            return
+        if self.runner is not None and self.runner.interruptible:
+            await self.interrupt_cell()
+        elif cell is None:  # perhaps one comes that was sent before; the next cell looks at it
+            self._early_interrupt = interrupt
 
     async def do_shutdown(self, restart: bool) -> Json:
         """Let go of the sandbox, within the 2.5 s that ipykernel allows."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,6 +18,43 @@ from ivy_kernel.models import Json
 
 if TYPE_CHECKING:  # importing it takes longer than the kernel's start
     from ivy_kernel.kernel.cells import CellRunner
+
+# Interrupts (control channel) --------------------------------------------------------------------
+SHELL_NUMBER: ContextVar[int | None] = ContextVar("shell_number", default=None)
+"""The number of the message that is handled, of those that the shell channel has brought; ``None``
+where they are not counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedInterrupt:
+    """An ``interrupt_request``, and how far things were when it came (message spec, "Interrupt").
+
+    It is for what its user saw running, or had sent before. The two channels do not keep that
+    order: the message may overtake a cell, and a cell that is sent after it may begin first.
+
+    Parameters
+    ----------
+    header
+        Its header.
+    received
+        How many messages the shell channel had brought.
+    cell
+        The request of the cell that was running.
+    """
+
+    header: Json
+    received: int
+    cell: Json | None
+
+    def is_for(self, cell: Json, number: int | None) -> bool:
+        """Whether it is for a cell, with this request and this number in the shell channel."""
+        sent, interrupted = cell["header"].get("date"), self.header.get("date")
+        is_same_sender = cell["header"].get("session") == self.header.get("session")
+        if is_same_sender and isinstance(sent, datetime) and isinstance(interrupted, datetime):
+            return sent <= interrupted
+        # By a Jupyter server, on behalf of a page whose clock may be another: the order of arrival.
+        return cell is self.cell or (number is not None and number <= self.received)
+
 
 # Code help (shell channel) -----------------------------------------------------------------------
 AskSandbox = Callable[[str, Json], Awaitable[Json | None]]

@@ -108,6 +108,37 @@ def test_an_interrupt_on_the_heels_of_its_cell_hits_it(kernel: KernelDriver) -> 
     assert kernel.run("3").result == "3"
 
 
+def wait_for_interrupt(kernel: KernelDriver) -> None:
+    """Wait until the kernel handles an interrupt that another client has sent."""
+    while kernel.client.get_iopub_msg(timeout=30)["parent_header"]["msg_type"] != (
+        "interrupt_request"
+    ):
+        pass
+
+
+def test_an_interrupt_of_an_idle_kernel_never_hits_the_next_cell(kernel: KernelDriver) -> None:
+    """However soon that is sent, by the client that sent the interrupt or by another."""
+    kernel.run("import time")
+    for number in range(10):
+        sent = kernel.send_interrupt()
+        assert kernel.run(f"time.sleep(0.05); {number}").result == str(number)
+        kernel.interrupt_replied(sent)
+    for number in range(5):  # as a Jupyter server sends it, in a session of its own
+        kernel.manager.interrupt_kernel()
+        wait_for_interrupt(kernel)
+        assert kernel.run(f"time.sleep(0.05); {number}").result == str(number)
+
+
+def test_an_interrupt_by_a_server_on_the_heels_of_its_cell_hits_it(kernel: KernelDriver) -> None:
+    """Its clock and its connection are others than the client's, so the order of arrival tells."""
+    kernel.run("import time")
+    for _ in range(3):
+        message_id = kernel.submit("time.sleep(60)")
+        kernel.manager.interrupt_kernel()
+        assert kernel.finish(message_id).reply["ename"] == "KeyboardInterrupt"
+    assert kernel.run("3").result == "3"
+
+
 def test_an_interrupt_aborts_cells_in_the_queue(
     kernel: KernelDriver, server: RunningSandbox
 ) -> None:
