@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 Json = dict[str, Any]
@@ -79,6 +79,43 @@ class Message:
     channel: Channel = "iopub"
     header: Json | None = None
     parent_header: Json | None = None
+
+    @property
+    def parent_id(self) -> str:
+        """The id of the request that it belongs to; empty for the cell that is running."""
+        return str((self.parent_header or {}).get("msg_id", ""))
+
+    @property
+    def size(self) -> int:
+        """About the number of bytes that it holds."""
+        data = self.content.get("data")
+        values = data.values() if isinstance(data, dict) else ()
+        text = len(str(self.content.get("text", "")))
+        text += sum(len(value) for value in values if isinstance(value, str))
+        return text + sum(map(len, self.buffers))
+
+    @property
+    def updated(self) -> tuple[str, str, str] | None:
+        """What it updates, so that a later update of the same supersedes it; ``None``: nothing."""
+        data = self.content.get("data")
+        if self.msg_type == "update_display_data":
+            display = (self.content.get("transient") or {}).get("display_id")
+            return ("display", str(display), self.parent_id) if display else None
+        if self.msg_type != "comm_msg" or not isinstance(data, dict):
+            return None
+        is_update = data.get("method") == "update" and isinstance(data.get("state"), dict)
+        # A state with binary parts names them by their place, which merging would move.
+        if is_update and not (self.buffers or data.get("buffer_paths")):
+            return "comm", str(self.content.get("comm_id")), self.parent_id
+        return None
+
+    def superseding(self, earlier: Message) -> Message:
+        """Return the one update that has the effect of an earlier one of the same and this."""
+        if self.msg_type == "update_display_data":
+            return self
+        data = self.content["data"]
+        state = {**earlier.content["data"]["state"], **data["state"]}
+        return replace(self, content={**self.content, "data": {**data, "state": state}})
 
 
 Sink = Callable[[Message], None]

@@ -40,6 +40,10 @@ ANSWERED_BESIDE_A_CELL = frozenset(
 )
 
 
+UNSENT_MESSAGES = 1_000
+"""So many messages may wait in this process for a front end that reads slowly."""
+
+
 class BaseKernel(Kernel):
     """A kernel without cells: it receives and sends messages.
 
@@ -209,6 +213,11 @@ class BaseKernel(Kernel):
         except Exception:  # jupyter_client raises several kinds for text that is not Unicode
             content = sendable(message.content)
             self.wire.send(self.iopub_socket, message.msg_type, content, **options)
+
+    def is_full(self) -> bool:
+        """Whether many published messages have not been sent yet, because a reader is slow."""
+        thread = getattr(self.iopub_socket, "io_thread", None)
+        return len(getattr(thread, "_events", ())) > UNSENT_MESSAGES
 
     async def on_main_loop(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Await work that belongs to the main loop, from whichever loop this is called on.

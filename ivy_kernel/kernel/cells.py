@@ -28,6 +28,7 @@ from ivy_kernel.routes.events import AgentLost, Event, KernelDied, KernelReady
 from ivy_kernel.routes.outcomes import show_command_error, show_error, succeeded
 from ivy_kernel.session.describe import event_sentence
 from ivy_kernel.session.output import front_end_throttle
+from ivy_kernel.session.output_limit import OutputLimit
 from ivy_kernel.session.session import Session
 from ivy_kernel.session.start_progress import blanked, is_progress
 from ivy_kernel.status.model import SandboxStatus
@@ -147,11 +148,18 @@ nbclient loses the reply's wake-up when it is busy answering a comm message at t
 """
 
 
+LAST_WORDS_SECONDS = 0.3
+"""Of the time that a shutdown has, this may be used to show the end of background output."""
+
+
 class CellHost(Protocol):
     """The kernel process that cells are run for: its front end, and its own Python."""
 
     def publish(self, message: Message) -> None:
         """Send one message to the front end."""
+
+    def is_full(self) -> bool:
+        """Whether the front end takes no more messages for now, because many wait for it."""
 
     async def ask_user(self, prompt: str, *, is_secret: bool) -> str:
         """Ask the user for a line of text, on behalf of the running cell."""
@@ -185,7 +193,7 @@ class CellRunner:
         self._task: asyncio.Task[Any] | None = None
         self._sink: CellSink | None = None
         self._comm_published = 0.0  # monotonic time of the last comm message
-        self._earlier = EarlierCells(self._show)
+        self._earlier = EarlierCells(self._show_background)
         self._current = CurrentSession(
             flags=flags,
             connection_file=connection_file,
@@ -194,7 +202,11 @@ class CellRunner:
         )
         self._following = False
         self.features: list[str] = []
-        self._throttle = front_end_throttle(host.publish, limit_bytes=0)  # each cell sets its own
+        self._throttle = front_end_throttle(
+            host.publish,
+            limit=OutputLimit(0),
+            is_full=host.is_full,  # each cell sets its own limit
+        )
         self.comms = Comms(LocalComms(self._show_at_once), self)
 
     @property
@@ -272,12 +284,12 @@ class CellRunner:
                 "sandbox already. Nothing was run."
             )
         settings = self._current.live.current()
-        self._throttle.set_limit(settings.output_limit_bytes)
+        self._throttle.set_limit(OutputLimit(settings.output_limit_bytes))
         seconds = settings.cell_timeout_seconds
         return await run_cell(self._current.wanted(), options, cell, sink, tool_seconds=seconds)
 
     async def _run_in_sandbox(self, cell: Cell, sink: Sink) -> Outcome:
-        self._throttle.set_limit(self._current.live.current().output_limit_bytes)
+        self._throttle.set_limit(OutputLimit(self._current.live.current().output_limit_bytes))
         return await self._current.wanted().execute(cell, sink)
 
     async def _reply_to_input(self, request: Message) -> None:
@@ -310,11 +322,18 @@ class CellRunner:
 
     # What is shown -----------------------------------------------------------------------------
     def _show(self, message: Message) -> None:
-        """Show a message, of the running cell or of none; widgets' messages count as shown now."""
+        """Show a message of the running cell; widgets' messages count as shown now."""
         if message.msg_type.startswith("comm_"):
             self._comm_published = time.monotonic()
             self._note_comm(message)
         self._throttle(message)
+
+    def _show_background(self, message: Message) -> None:
+        """Show a message of no running cell; widgets' messages count as shown now."""
+        if message.msg_type.startswith("comm_"):
+            self._comm_published = time.monotonic()
+            self._note_comm(message)
+        self._throttle.background(message)
 
     def _note_comm(self, message: Message) -> None:
         self.remote_comms.on_message(message)
@@ -374,6 +393,8 @@ class CellRunner:
             self._following = False  # a second interrupt ends the waiting
             await self.live.interrupt()
         elif session is not None and (session.busy or self._task is None):
+            if self._task is not None:
+                self._throttle.interrupted()
             await session.interrupt()
         elif self._task is not None:  # a command, which the session knows nothing of
             self._task.cancel()
@@ -392,6 +413,9 @@ class CellRunner:
 
     async def shutdown(self, *, restart: bool) -> None:
         """Let go of the sandbox, because the kernel's process ends."""
+        self._throttle.end_background()
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self.flush(), LAST_WORDS_SECONDS)
         await self._current.shutdown(restart=restart)
 
 

@@ -27,6 +27,7 @@ from ivy_kernel.session.describe import event_sentence
 from ivy_kernel.session.kernel_registry import KernelRegistration, kernel_id_of
 from ivy_kernel.session.open import identity, open_session
 from ivy_kernel.session.output import front_end_throttle
+from ivy_kernel.session.output_limit import OutputLimit
 from ivy_kernel.session.session import Session
 from ivy_kernel.session.start_progress import is_progress
 from ivy_kernel.settings.live import LiveSettings
@@ -193,7 +194,7 @@ class _MagicCell:
         chat_id = self._options.chat_id
         settings = self._sessions.settings_of(chat_id).current()
         session = self._session = self._sessions.session(chat_id)
-        throttle = front_end_throttle(post, limit_bytes=settings.output_limit_bytes)
+        throttle = front_end_throttle(post, limit=OutputLimit(settings.output_limit_bytes))
         replying: set[asyncio.Task[None]] = set()
 
         def sink(message: Message) -> None:

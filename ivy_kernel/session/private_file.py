@@ -1,4 +1,4 @@
-"""Private files: JSON, replaced atomically and read with care; texts too long to be shown."""
+"""Private JSON files: replaced atomically, and read only if no other user had access to them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import json
 import os
 import secrets
 import stat
-import time
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 
 def write_json(path: Path, value: object, *, indent: int | None = None) -> None:
@@ -72,68 +71,3 @@ def is_private(status: os.stat_result, *, writable_only: bool = False) -> bool:
     """Whether it is ours, and others can neither change nor (unless allowed) read it."""
     others = 0o022 if writable_only else 0o077
     return status.st_uid == os.getuid() and not status.st_mode & others
-
-
-# Texts that are too long to be shown -------------------------------------------------------------
-KEPT_LIMIT_BYTES = 1_000_000_000
-"""A longer text is not kept: a cell that prints for ever must not fill the disk."""
-
-OLD_SECONDS = 7 * 24 * 3600.0
-"""Kept texts older than this are removed when the next one is kept."""
-
-
-class KeptText:
-    """A text that is being written to a private file; a file that is not whole is removed.
-
-    Parameters
-    ----------
-    directory
-        The directory of the file.
-    """
-
-    def __init__(self, directory: Path) -> None:
-        self._file: IO[str] | None = None
-        self._written_bytes = 0
-        self.path: Path | None = None
-        with suppress(OSError):
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _remove_old(directory)
-            name = f"output-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(4).hex()}.txt"
-            descriptor = os.open(directory / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            self._file = os.fdopen(descriptor, "w", encoding="utf-8", errors="replace")
-            self.path = directory / name
-
-    def write(self, text: str, size_bytes: int) -> None:
-        """Add a piece of the text."""
-        if self._file is None or self.path is None:
-            return
-        self._written_bytes += size_bytes
-        if self._written_bytes > KEPT_LIMIT_BYTES:
-            self.discard()
-            return
-        try:
-            self._file.write(text)
-        except OSError:
-            self.discard()
-
-    def discard(self) -> None:
-        """Remove the file: an incomplete text must not be called whole, and it takes room."""
-        path, self.path = self.path, None
-        if path is not None:
-            with suppress(OSError):
-                path.unlink()
-
-    def close(self) -> None:
-        """End the text; `path` is ``None`` afterwards if it is not whole."""
-        if self._file is not None:
-            try:
-                self._file.close()
-            except OSError:  # the last of the text could not be written
-                self.discard()
-
-
-def _remove_old(directory: Path) -> None:
-    for path in directory.glob("output-*.txt"):
-        with suppress(OSError):
-            if time.time() - path.stat().st_mtime > OLD_SECONDS:
-                path.unlink()

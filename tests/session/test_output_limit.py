@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from recorded import FrontEnd, other, stream, throttle
 
 from ivy_kernel.models import Message
-from ivy_kernel.session.output import TAIL_PIECES, OutputLimit
-from ivy_kernel.session.private_file import OLD_SECONDS
+from ivy_kernel.session.output_limit import OLD_SECONDS, TAIL_PIECES, OutputLimit
 
 NOTE = re.compile(r"\n\[… ([0-9,]+) bytes of output are not shown here; (.*)\. The setting ")
 
@@ -229,7 +228,7 @@ async def test_the_next_cell_has_its_whole_limit(tmp_path: Path) -> None:
         ]
         assert "500 bytes of output are not shown here" in front_end.text("stderr")
     assert len(list(tmp_path.iterdir())) == 2
-    throttled.set_limit(0)
+    throttled.set_limit(OutputLimit(0, tmp_path))
     front_end.got.clear()
     throttled(stream("x" * 5000))
     await throttled.finish()
@@ -272,7 +271,7 @@ async def test_a_cell_that_never_came_to_its_end_leaves_no_file(tmp_path: Path) 
     """The next cell's limit closes and removes what the last one had open."""
     throttled = throttle(FrontEnd(), tmp_path, limit_bytes=100)
     throttled(stream("x" * 500))
-    throttled.set_limit(100)
+    throttled.set_limit(OutputLimit(100, tmp_path))
     assert list(tmp_path.iterdir()) == []
     await throttled.finish()
 
@@ -281,7 +280,7 @@ def test_a_text_beyond_all_measure_is_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A cell that prints for ever does not fill the disk, and the note does not claim a file."""
-    monkeypatch.setattr("ivy_kernel.session.private_file.KEPT_LIMIT_BYTES", 10_000)
+    monkeypatch.setattr("ivy_kernel.session.output_limit.KEPT_LIMIT_BYTES", 10_000)
     limit = OutputLimit(100, tmp_path)
     for _ in range(200):
         limit.take(Message("stream", {"name": "stdout", "text": "x" * 99 + "\n"}))

@@ -10,6 +10,7 @@ from typing import Any
 
 from ivy_kernel.models import Message
 from ivy_kernel.session.output import OutputThrottle, Rate, wire_bytes
+from ivy_kernel.session.output_limit import OutputLimit
 
 
 @dataclass
@@ -68,7 +69,7 @@ def throttle(
     front_end: FrontEnd, directory: Path, *, rate: Rate | None = None, limit_bytes: int = 0
 ) -> OutputThrottle:
     """A throttle in front of it."""
-    return OutputThrottle(front_end, rate=rate, limit_bytes=limit_bytes, spill_directory=directory)
+    return OutputThrottle(front_end, rate=rate, limit=OutputLimit(limit_bytes, directory))
 
 
 def flattened(messages: Sequence[Message]) -> list[tuple[object, ...]]:
