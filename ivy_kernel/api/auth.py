@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
@@ -13,28 +14,32 @@ SHORTEST_MASKED_KEY = 8
 """Shorter keys are not masked: they are no real ones, and masking would garble other words."""
 
 
+# A JSON Web Token: three parts in base64url, of which the first is a JSON object.
+_JWT = re.compile(r"eyJ[\w-]+\.[\w-]+\.[\w-]*", re.ASCII)
+
+
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """An API key with the header that carries it and the setting that holds it.
+    """An API key or session token, with the header that carries it and the setting that holds it.
 
     Parameters
     ----------
     key
         Gives the key of the moment, so that a changed key works without a restart.
-    header, prefix
-        The header that carries it, and what stands before it there.
+    key_header
+        The header that carries an API key as it is; empty where the API takes keys, like session
+        tokens (JWTs), as ``Authorization: Bearer``. Never two headers: Recoup refuses that.
     setting, variable
         The names that an error message gives the user.
     """
 
     key: Callable[[], str]
-    header: str = "Authorization"
-    prefix: str = "Bearer "
+    key_header: str = ""
     setting: str = "api_key"
     variable: str = "IVY_API_KEY"
 
-    def header_value(self) -> str:
-        """Return the header's value; empty without a key.
+    def header(self) -> tuple[str, str]:
+        """Return the header's name and value; the value is empty without a key.
 
         Raises
         ------
@@ -49,7 +54,9 @@ class Credential:
                 f"contain only printable ASCII characters and no spaces.",
                 setting=self.setting,
             )
-        return self.prefix + key if key else ""
+        if self.key_header and not _JWT.fullmatch(key):
+            return self.key_header, key
+        return "Authorization", f"Bearer {key}" if key else ""
 
     def masked(self, text: str) -> str:
         """Return a text without the key, which a server may quote in its error messages."""
@@ -68,7 +75,7 @@ class KeyAuth(httpx.Auth):
 
     def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
         """Called by httpx for each request."""
-        value = self._credential.header_value()
+        name, value = self._credential.header()
         if value:
-            request.headers[self._credential.header] = value
+            request.headers[name] = value
         yield request

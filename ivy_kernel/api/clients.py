@@ -105,9 +105,9 @@ async def with_retries(
 
 # The clients -------------------------------------------------------------------------------------
 def recoup_credential(key: Callable[[], str]) -> Credential:
-    """Return Recoup's credential: ``x-api-key`` alone, since both headers at once get a 401."""
+    """Return Recoup's credential: a key as ``x-api-key``, a session token (JWT) as ``Bearer``."""
     return Credential(
-        key, header="x-api-key", prefix="", setting="recoup_api_key", variable="RECOUP_API_KEY"
+        key, key_header="x-api-key", setting="recoup_api_key", variable="RECOUP_API_KEY"
     )
 
 

@@ -158,7 +158,12 @@ RECOUP_STATUS = Operation(
     "read the sandbox status of Recoup session {session_id!r}",
     {
         400: (BadRequestError, "the session id is missing; set recoup_session_id"),
-        401: _CREDENTIALS,
+        401: (
+            CredentialsError,
+            "Recoup is in an outage, in which it says so of any key, or the key is missing, wrong "
+            "or expired; if it stays so, correct the setting {key_setting} ({key_variable}, or "
+            "jupyter_ivy_config.json, which is read again for the next call)",
+        ),
         403: (
             ForbiddenError,
             "the key's account does not own session {session_id!r}; check the settings "
@@ -166,7 +171,8 @@ RECOUP_STATUS = Operation(
         ),
         404: (
             NotFoundError,
-            "no session {session_id!r} exists; check the setting recoup_session_id",
+            "Recoup is in an outage, in which it says so of any session, or there is no session "
+            "{session_id!r}; if it stays so, check the setting recoup_session_id",
         ),
         429: _RATE,
     },

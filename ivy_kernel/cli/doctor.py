@@ -11,10 +11,13 @@ from traitlets import Bool
 
 from ivy_kernel.cli.app import EXIT_FAILED, JSON_FLAG, KERNEL_NAME, IvyCommandApp, print_line
 from ivy_kernel.errors import IvyError, SettingError
+from ivy_kernel.session.describe import deadline_words, state_words
+from ivy_kernel.session.lifecycle import PATIENT_DEADLINES_SECONDS
 from ivy_kernel.session.open import open_session
 from ivy_kernel.session.session import Session
 from ivy_kernel.settings.live import LiveSettings
 from ivy_kernel.settings.settings import Ivy, is_secret, setting_names
+from ivy_kernel.status.clock import monotonic_seconds
 from ivy_kernel.status.model import SandboxStatus
 
 CLOCK_TOLERANCE_SECONDS = 120.0
@@ -108,7 +111,11 @@ class DoctorApp(IvyCommandApp):
                 findings.append(await check_tools(session))
             elif status is not None:
                 findings.append(
-                    Finding("tools", None, f"not looked at, the sandbox is {status.state!r}")
+                    Finding(
+                        "tools",
+                        None,
+                        f"not looked at, the sandbox is {state_words(status, monotonic_seconds())}",
+                    )
                 )
             return findings
         finally:
@@ -133,9 +140,8 @@ async def check_platform(session: Session) -> tuple[list[Finding], SandboxStatus
     """Check reachability, key, chat, state and clock, by one status request."""
     lifecycle = session.lifecycle
     try:
-        status = await lifecycle.status(
-            retry=False
-        )  # the state of this moment is wanted, not the one after a recovery
+        # The state of this moment is wanted, not the one after a recovery.
+        status = await lifecycle.status(retry=False, deadlines_seconds=PATIENT_DEADLINES_SECONDS)
     except IvyError as error:
         return [Finding("platform", False, str(error), "see the sentence")], None
     findings = [
@@ -143,9 +149,10 @@ async def check_platform(session: Session) -> tuple[list[Finding], SandboxStatus
         Finding(
             "status",
             status.state not in ("failed", "unknown"),
-            status.error or f"the sandbox is {status.raw_state or status.state!r}",
+            status.error or f"the sandbox is {_status_words(status)}",
             "%ivy terminate, then %ivy create",
         ),
+        *(Finding("status", None, sentence) for sentence in status.unknown),
         check_clock(status),
     ]
     if not lifecycle.campaign_id:
@@ -153,6 +160,11 @@ async def check_platform(session: Session) -> tuple[list[Finding], SandboxStatus
             Finding("campaign", None, "campaign_id is not set, so no sandbox can be created")
         )
     return findings, status
+
+
+def _status_words(status: SandboxStatus) -> str:
+    now = monotonic_seconds()
+    return ", ".join([state_words(status, now), *deadline_words(status, now)])
 
 
 def check_clock(status: SandboxStatus) -> Finding:

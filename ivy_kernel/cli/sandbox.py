@@ -26,11 +26,17 @@ from ivy_kernel.cli.app import (
 from ivy_kernel.errors import UsageError
 from ivy_kernel.models import Json
 from ivy_kernel.session import local_server
-from ivy_kernel.session.describe import duration_words, status_lines, warnings
-from ivy_kernel.session.lifecycle import Lifecycle
+from ivy_kernel.session.describe import (
+    deadline_words,
+    duration_words,
+    state_words,
+    status_lines,
+    warnings,
+)
+from ivy_kernel.session.lifecycle import PATIENT_DEADLINES_SECONDS, Lifecycle
 from ivy_kernel.session.open import open_lifecycle
 from ivy_kernel.status.clock import monotonic_seconds
-from ivy_kernel.status.model import END_STATES, Deadline, SandboxStatus, State, StatusReading
+from ivy_kernel.status.model import END_STATES, SandboxStatus, State, StatusReading
 from ivy_kernel.status.schedule import PERMANENT_ERRORS
 
 
@@ -90,7 +96,7 @@ class StatusApp(_LifecycleApp):
         """Look once, or watch."""
         if self.watch or self.until:
             return await watch_status(lifecycle, until=self.until, as_json=self.as_json)
-        status = await lifecycle.status()
+        status = await lifecycle.status(deadlines_seconds=PATIENT_DEADLINES_SECONDS)
         self.show(lifecycle, status)
         return 0 if status.effective_state(monotonic_seconds()) == "active" else EXIT_FAILED
 
@@ -347,7 +353,7 @@ class _Screen:
             print_line(json.dumps(facts, separators=(",", ":")))
             return
         shown = reading.to_json(now)
-        told = (shown["state"], shown["raw_state"], shown["phase"], shown["stale_reason"])
+        told = tuple(str(shown[name]) for name in ("label", "phase", "stale_reason", "unknown"))
         if told != self._told and not self._is_live:
             print_line(status_line(self._lifecycle.name, reading, now))
         self._told = told
@@ -376,20 +382,14 @@ def status_line(name: str, reading: StatusReading, now: float) -> str:
         return f"{name}: {reason}"
     status = reading.status
     state: State = status.effective_state(now)
-    word = status.raw_state if state == "unknown" and status.raw_state else state
-    parts = [f"{name}: {one_line(word)}"]
+    parts = [f"{name}: {state_words(status, now)}"]
     eta = status.eta_remaining_seconds(now)
     if state in ("provisioning", "restoring"):
         parts += [one_line(status.phase)] if status.phase else []
         parts += [f"about {duration_words(eta)} left"] if eta is not None else []
-    deadlines: tuple[tuple[Deadline, str], ...] = (
-        ("hibernation", "hibernates in"),
-        ("expiry", "expires in"),
-    )
-    for deadline, words in deadlines if state == "active" else ():
-        left = status.remaining_seconds(deadline, now)
-        parts += [f"{words} {duration_words(left)}"] if left is not None else []
+    parts += deadline_words(status, now)
     parts += ["SOON"] if warnings(status, now) else []
     parts += [one_line(status.error)] if status.error else []
     parts += [f"stale: {reason}"] if reason else []
+    parts += [f"unknown: {sentence}" for sentence in status.unknown]
     return ", ".join(parts)

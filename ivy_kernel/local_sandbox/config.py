@@ -119,6 +119,13 @@ class Config(Struct, frozen=True, kw_only=True):
         "no capacity in this region"
     )
     create_error: Annotated[Literal[0, 500, 503], "create answers with this status"] = 0
+    recoup_server: Annotated[
+        Literal["current", "older"],
+        "Recoup's status beside hibernated, archived, restoring: active (current), no_sandbox",
+    ] = "current"
+    recoup_error: Annotated[
+        Literal[0, 401, 404], "Recoup answers with this status, as in an outage of its database"
+    ] = 0
 
     chats: Annotated[
         dict[str, _Chat], "chat id to owner and campaign; other chats belong to who creates first"

@@ -348,17 +348,24 @@ class SessionStatusHandler(Handler):
 
     def authenticated_owner(self) -> str:
         """The owner by exactly one of ``x-api-key`` and ``Authorization``."""
+        if self.state.context.config.recoup_error == 401:
+            raise ApiError(401, "Unauthorized", "UNAUTHORIZED")
         return self.state.credentials.recoup_owner(self.request.headers)
 
     def error_body(self, error: ApiError) -> Json:
         """The JSON object of an error as Recoup writes it."""
-        return {"status": "error", "error": error.error}
+        # The 401 of its server has another field than its documents name.
+        is_outage = self.state.context.config.recoup_error == error.status_code
+        words = "message" if is_outage and error.status_code == 401 else "error"
+        return {"status": "error", words: error.error}
 
     async def get(self) -> None:
         """Answer with the status of the session's sandbox."""
         await self.answer(self._status())
 
     async def _status(self) -> tuple[int, Json]:
+        if self.state.context.config.recoup_error == 404:
+            raise ApiError(404, "Session not found", "SESSION_NOT_FOUND")
         session_id = self.get_query_argument("sessionId", "", strip=False)
         if not session_id:
             raise ApiError(400, "the query parameter sessionId is missing", "MISSING_ID")

@@ -7,13 +7,20 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ivy_kernel.errors import UsageError
+from ivy_kernel.errors import IvyError, UsageError
 from ivy_kernel.magics.options import HelpAskedError, OptionParser, cell_parser, split_line
 from ivy_kernel.models import Message, Sink
-from ivy_kernel.session.describe import route_lines, settings_table, status_lines
+from ivy_kernel.session.describe import (
+    route_lines,
+    settings_table,
+    state_words,
+    status_lines,
+)
+from ivy_kernel.session.lifecycle import PATIENT_DEADLINES_SECONDS
 from ivy_kernel.session.open import SessionOwner, open_lifecycle
 from ivy_kernel.session.session import Session
 from ivy_kernel.status.clock import monotonic_seconds
@@ -73,7 +80,8 @@ Options = argparse.Namespace
 
 async def _status(owner: CommandOwner, options: Options, sink: Sink) -> None:
     session = owner.session()
-    _show(sink, session, await session.lifecycle.status())
+    patience = PATIENT_DEADLINES_SECONDS
+    _show(sink, session, await session.lifecycle.status(deadlines_seconds=patience))
 
 
 async def _widget(owner: CommandOwner, options: Options, sink: Sink) -> None:
@@ -85,7 +93,7 @@ async def _widget(owner: CommandOwner, options: Options, sink: Sink) -> None:
 async def _create(owner: CommandOwner, options: Options, sink: Sink) -> None:
     session = owner.session()
     status = await session.create(sink)
-    _print(sink, f"{session.lifecycle.name} is {status.state}.\n")
+    _print(sink, f"{session.lifecycle.name} is {state_words(status, monotonic_seconds())}.\n")
 
 
 async def _reconnect(owner: CommandOwner, options: Options, sink: Sink) -> None:
@@ -105,6 +113,9 @@ async def _terminate(owner: CommandOwner, options: Options, sink: Sink) -> None:
         return
     await session.terminate()
     _print(sink, f"{name}: the sandbox is terminated. The next cell starts a new one.\n")
+    # So that widget and panel, which hear of this look, show at once what it has become.
+    with suppress(IvyError):
+        await session.lifecycle.status(retry=False)
 
 
 async def _attach(owner: CommandOwner, options: Options, sink: Sink) -> None:

@@ -47,8 +47,9 @@ def duration_words(seconds: float | None) -> str:
 def status_lines(lifecycle: Lifecycle, status: SandboxStatus, now: float) -> list[str]:
     """Describe a sandbox, a line for each fact."""
     state = status.effective_state(now)
-    word = f" ({one_line(status.raw_state)})" if state == "unknown" and status.raw_state else ""
-    lines = [f"sandbox: {lifecycle.name}", f"state: {state}{word}"]
+    lines = [f"sandbox: {lifecycle.name}", f"state: {state_words(status, now)}"]
+    if status.hint(now):
+        lines.append(f"that means: {status.hint(now)}")
     # Elsewhere the phase would be that of a launch long over.
     if status.phase and state in ("provisioning", "restoring"):
         lines.append(f"phase: {one_line(status.phase)}")
@@ -58,14 +59,28 @@ def status_lines(lifecycle: Lifecycle, status: SandboxStatus, now: float) -> lis
     uptime = status.uptime_seconds(now)
     if uptime is not None:
         lines.append(f"up for: {duration_words(uptime)}")
-    for deadline, words in _DEADLINES:
-        left = status.remaining_seconds(deadline, now)
-        if left is not None and state == "active":
-            lines.append(f"{words}: {duration_words(left)}")
+    lines += deadline_words(status, now, separator=": ")
     lines += warnings(status, now)
     if status.error:
         lines.append(f"error: {one_line(status.error)}")
+    lines += [f"unknown: {sentence}" for sentence in status.unknown]
     return lines
+
+
+def deadline_words(status: SandboxStatus, now: float, *, separator: str = " ") -> list[str]:
+    """Return each countdown of a sandbox that is up, for example ``hibernates in 4 min 05 s``."""
+    if status.effective_state(now) != "active":
+        return []
+    known = [(words, status.remaining_seconds(name, now)) for name, words in _DEADLINES]
+    return [
+        f"{words}{separator}{duration_words(left)}" for words, left in known if left is not None
+    ]
+
+
+def state_words(status: SandboxStatus, now: float) -> str:
+    """Return the state as a word inside a sentence; widget and panel write it with a capital."""
+    label = status.label(now)
+    return one_line(label[:1].lower() + label[1:])
 
 
 def route_lines(facts: Json) -> list[str]:
@@ -116,9 +131,10 @@ def warnings(status: SandboxStatus, now: float) -> list[str]:
         if left is None or urgency(status, deadline, now) == "calm":
             continue
         if deadline == "hibernation":
+            awake = "; run any cell to keep it awake" if status.keeps_awake(now) else ""
             sentences.append(
                 f"warning: the sandbox hibernates in {duration_words(left)}, and its variables are "
-                f"lost then (files stay); run any cell to keep it awake."
+                f"lost then (files stay){awake}."
             )
         else:
             sentences.append(

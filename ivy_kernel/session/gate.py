@@ -21,11 +21,17 @@ from ivy_kernel.errors import (
 )
 from ivy_kernel.models import Cell, Message, Outcome, Sink
 from ivy_kernel.routes.base import Route
+from ivy_kernel.session.describe import state_words
 from ivy_kernel.session.lifecycle import Lifecycle, failed_error
 from ivy_kernel.session.route_choice import RouteChoice
 from ivy_kernel.session.start_progress import StartProgress
 from ivy_kernel.status.clock import monotonic_seconds
-from ivy_kernel.status.model import CHANGING_STATES, END_STATES, SandboxStatus
+from ivy_kernel.status.model import (
+    CHANGING_STATES,
+    END_STATES,
+    STARTING_STATES,
+    SandboxStatus,
+)
 
 Result = TypeVar("Result")
 
@@ -138,9 +144,13 @@ class SandboxGate:
         name = self._lifecycle.name
         if status.state == "active":
             return
-        if status.state in CHANGING_STATES:
+        if status.state in STARTING_STATES:
             await self.wait_until_ready(sink)
             return
+        if status.state == "hibernating":  # a create in the middle of it is not documented
+            status = await self._lifecycle.wait_until_ready()
+            if status.state == "active":
+                return
         # A loss is told before anything else: a new sandbox would hide it from the user.
         if self._has_variables:
             self.forget()
@@ -297,14 +307,17 @@ class SandboxGate:
     def _lost_error(self, status: SandboxStatus) -> SandboxLostError:
         return SandboxLostError(
             f"{self._lifecycle.name} is gone (its state is now {_state_word(status)}), and the "
-            f"variables with it. Nothing of this cell was run. Run it again to start a new "
-            f"sandbox."
+            f"variables with it. Nothing of this cell was run. Run it again to {_start(status)}."
         )
 
 
 def _state_word(status: SandboxStatus) -> str:
-    state = status.effective_state(monotonic_seconds())
-    return repr(status.raw_state or state) if state == "unknown" else f"'{state}'"
+    return f"'{state_words(status, monotonic_seconds())}'"
+
+
+def _start(status: SandboxStatus) -> str:
+    resumes = status.resumes(monotonic_seconds())
+    return "resume it, with its files" if resumes else "start a new sandbox"
 
 
 class KeepAlive:

@@ -1,14 +1,23 @@
-"""The registry of kernels that use a sandbox: each registers, the user's Jupyter server reads.
+"""What the user's processes on one machine tell each other of sandboxes, by private files.
 
-An entry is a private file in Jupyter's runtime directory. It names the sandbox and holds no key. It
-is removed when its process ends in order; an entry of a process that ended otherwise is ignored,
-and removed by the next reader.
+A kernel registers which sandbox it uses, and the user's Jupyter server reads it. The entry is
+removed when its process ends in order; an entry of a process that ended otherwise is ignored, and
+removed by the next reader.
+
+Whoever learns something new of a sandbox's status writes it down, and whoever shows that status
+reads it (`StatusFile`): kernel, Jupyter server and command line show the same within a second.
+
+The files are in Jupyter's runtime directory. They name the sandbox and hold no key.
 """
 
 from __future__ import annotations
 
 import atexit
+import hashlib
+import json
 import os
+import platform
+import secrets
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -16,10 +25,14 @@ from itertools import count
 from pathlib import Path
 from typing import Literal, get_args
 
+import msgspec
 import psutil
 from jupyter_core.paths import jupyter_runtime_dir
 
 from ivy_kernel.session import private_file
+from ivy_kernel.status.clock import monotonic_seconds
+from ivy_kernel.status.model import SandboxStatus
+from ivy_kernel.status.polling import News
 
 Kind = Literal["kernel", "magic"]
 """An Ivy Sandbox kernel, or the cell magic in any other Python kernel."""
@@ -172,3 +185,91 @@ def _read(path: Path) -> KernelEntry | None:
         and entry.kind in get_args(Kind)
     )
     return entry if is_sound else None
+
+
+# The newest status of a sandbox -------------------------------------------------------------------
+STATUS_LIMIT_BYTES = 100_000
+
+
+class StatusFile:
+    """The file in which this user's processes tell each other of one sandbox's status.
+
+    It holds the whole status: a machine has one monotonic clock for all processes, so that its
+    countdowns hold elsewhere too. Of a file that another machine wrote, which may share the
+    directory, only that there is news is taken.
+
+    Parameters
+    ----------
+    api_url, chat_id
+        Of the sandbox, as in `KernelEntry`.
+    recoup_session_id
+        The Recoup session that the status was joined with; empty for none of the settings.
+    """
+
+    def __init__(self, api_url: str, chat_id: str, recoup_session_id: str = "") -> None:
+        name = json.dumps([api_url, chat_id]).encode("utf-8", "surrogatepass")
+        digest = hashlib.sha256(name).hexdigest()[:20]
+        self._path = Path(jupyter_runtime_dir()) / "ivy-status" / f"{digest}.json"
+        self._recoup_session_id = recoup_session_id
+        self._writer = secrets.token_hex(8)
+        self._stamp = self._stat()
+
+    def write(self, status: SandboxStatus | None, *, is_own_action: bool) -> None:
+        """Tell the others; never raises, for they would find out by themselves, only later.
+
+        Parameters
+        ----------
+        status
+            The status; ``None`` when only that it has changed is known.
+        is_own_action
+            Whether we have changed something, of which more may follow.
+        """
+        content = {
+            "machine": _machine(),
+            "writer": self._writer,
+            "recoup_session_id": self._recoup_session_id,
+            "is_action": is_own_action,
+            "status": msgspec.to_builtins(status),
+        }
+        with suppress(OSError, ValueError):
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if private_file.is_private(self._path.parent.lstat(), writable_only=True):
+                private_file.write_json(self._path, content)
+
+    def news(self) -> News | None:
+        """Return what another process has told since the last look; ``None`` when nothing."""
+        stamp = self._stat()
+        if stamp is None or stamp == self._stamp:
+            return None
+        self._stamp = stamp
+        try:
+            found = private_file.read_json(self._path, limit_bytes=STATUS_LIMIT_BYTES)
+            if found["writer"] == self._writer:
+                return None
+            is_ours = (found["machine"], found["recoup_session_id"]) == (
+                _machine(),
+                self._recoup_session_id,
+            )
+            is_action = found["is_action"] is True
+            status = msgspec.convert(found["status"], SandboxStatus | None) if is_ours else None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        # A clock that this process does not have (a container with a time of its own, say).
+        if status is not None and status.received_monotonic > monotonic_seconds() + 1:
+            status = None
+        return News(status, is_action)
+
+    def _stat(self) -> tuple[int, int] | None:
+        try:
+            status = self._path.stat()
+        except OSError:
+            return None
+        return status.st_mtime_ns, status.st_ino
+
+
+def _machine() -> str:
+    """Return a text that all processes on this machine share until it starts anew."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    except (OSError, ValueError):
+        return f"{platform.node()} {round(psutil.boot_time() / 60)}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from ivy_kernel.api.clients import IvyClient, RecoupClient
 from ivy_kernel.api.connection import ApiResponse
@@ -23,14 +24,32 @@ from ivy_kernel.errors import (
     SandboxFailedError,
 )
 from ivy_kernel.session import local_server
+from ivy_kernel.session.kernel_registry import StatusFile
+from ivy_kernel.session.start_progress import StartEvidence
 from ivy_kernel.status.clock import RequestTiming, monotonic_seconds
-from ivy_kernel.status.dialects import parse_ivy_create, parse_ivy_status, parse_recoup_status
-from ivy_kernel.status.model import CHANGING_STATES, SandboxStatus
+from ivy_kernel.status.dialects import (
+    join,
+    parse_ivy_create,
+    parse_ivy_status,
+    parse_recoup_status,
+)
+from ivy_kernel.status.model import CHANGING_STATES, STARTING_STATES, SandboxStatus
 from ivy_kernel.status.monitor import Monitor, monitor_for
+from ivy_kernel.status.polling import DeadlineReader, News
 
 LONGEST_POLL_SECONDS = 1.5
+SHORTEST_POLL_SECONDS = 1.0
 """The API asks for a poll "about once per second or two" while a sandbox starts."""
-SHORTEST_POLL_SECONDS = 0.2
+SHORTEST_LOCAL_POLL_SECONDS = 0.2
+"""Between two looks at the local sandbox, which starts within a second and belongs to the user."""
+DEADLINES_SECONDS = 1.0
+"""So long after Ivy's answer Recoup's is waited for, by whoever needs the state above all."""
+PATIENT_DEADLINES_SECONDS = 10.0
+"""Likewise, by a user who asked for the status itself."""
+_ACCOUNT_WITHOUT_RECOUP = (
+    "When it hibernates and expires is not known: Ivy's API does not say. Recoup's does, once "
+    "recoup_session_id and recoup_api_key are set."
+)
 
 Progress = Callable[[SandboxStatus], None]
 """Called with each status while a sandbox starts."""
@@ -58,7 +77,9 @@ class Lifecycle:
         The API's address, which with the chat identifies the sandbox; ``local`` for the local
         sandbox.
     connect_recoup, recoup_session_id
-        Recoup's client and session, when its status, with deadlines, is shown instead of Ivy's.
+        Recoup's client and session, which tell deadlines; ``None`` when the settings name none.
+    recoup_is_optional
+        Whether that Recoup does not know the session is nothing to be told.
     key_fingerprint
         Returns a value that is equal as long as the same credential is in use; see `Monitor`.
     """
@@ -76,6 +97,7 @@ class Lifecycle:
         api_url: str = "",
         connect_recoup: Callable[[], Awaitable[RecoupClient]] | None = None,
         recoup_session_id: str = "",
+        recoup_is_optional: bool = False,
         key_fingerprint: Callable[[], object] | None = None,
     ) -> None:
         self._connect = connect
@@ -87,6 +109,16 @@ class Lifecycle:
         self._connect_recoup = connect_recoup
         self._recoup_session_id = recoup_session_id
         self._recoup: RecoupClient | None = None
+        self._deadlines = (
+            None
+            if connect_recoup is None
+            else DeadlineReader(self._read_recoup, is_optional=recoup_is_optional)
+        )
+        self._start = StartEvidence()
+        # A session id of our own making names no other sandbox than the chat does.
+        self._named_recoup_session_id = "" if recoup_is_optional else recoup_session_id
+        self._file = StatusFile(api_url, chat_id, self._named_recoup_session_id)
+        self._told: SandboxStatus | None = None
         self._key_fingerprint = key_fingerprint
         self._monitor: Monitor | None = None
         self.chat_id = chat_id
@@ -102,7 +134,7 @@ class Lifecycle:
     @property
     def key(self) -> tuple[str, str, str]:
         """Identifies this sandbox in this process; holds no credential."""
-        return (self._api_url, self.chat_id, self._recoup_session_id)
+        return (self._api_url, self.chat_id, self._named_recoup_session_id)
 
     @property
     def registry_fields(self) -> dict[str, str]:
@@ -123,8 +155,8 @@ class Lifecycle:
                 self.key,
                 lambda: Monitor(
                     self.read_status,
-                    dialect="recoup" if self._connect_recoup else "ivy",
                     key_fingerprint=self._key_fingerprint,
+                    news_source=self,
                 ),
             )
         return self._monitor
@@ -139,76 +171,120 @@ class Lifecycle:
     async def aclose(self) -> None:
         """Close the clients; the next call makes new ones."""
         client, self._client = self._client, None
-        recoup, self._recoup = self._recoup, None
+        await self._close_recoup()
         if client is not None:
             await client.aclose()
-        if recoup is not None:
-            await recoup.aclose()
 
     async def drop_connections(self) -> None:
         """Close the connections but keeps the Ivy client; the next request opens new ones."""
         if self._client is not None:
             await self._client.connection.aclose()
+        await self._close_recoup()
+
+    async def _close_recoup(self) -> None:
         recoup, self._recoup = self._recoup, None
+        if self._deadlines is not None:
+            await self._deadlines.aclose()
+            self._deadlines.ask_again()
         if recoup is not None:
             await recoup.aclose()
 
-    async def status(self, *, retry: bool = True) -> SandboxStatus:
-        """Read the status of the sandbox. Source: ``GET /v1/sandbox/{chatId}/status``.
+    # The status ----------------------------------------------------------------------------------
+    async def status(
+        self, *, retry: bool = True, deadlines_seconds: float = DEADLINES_SECONDS
+    ) -> SandboxStatus:
+        """Read the status of the sandbox, for a cell or a user.
+
+        Source: ``GET /v1/sandbox/{chatId}/status``, ``GET /api/sandbox/status``.
 
         Parameters
         ----------
         retry
             Whether to retry on failure; a caller that polls anyway says no.
+        deadlines_seconds
+            How long after Ivy's answer Recoup's is waited for.
         """
         try:
-            answer = await (await self.client()).status(self.chat_id, retry=retry)
+            status = await self._read(retry, deadlines_seconds)
         except NotSentError:
             if not self.local:
                 raise
             # The local server ended when it had been idle for long; `client` starts it again.
             await self.aclose()
-            answer = await (await self.client()).status(self.chat_id, retry=retry)
-        return self._share(parse_ivy_status(answer.body, _timing(answer)))
+            status = await self._read(retry, deadlines_seconds)
+        if self._monitor is not None and not self._monitor.closed:
+            self._monitor.accept(status)
+        self._tell_others(status)
+        return status
 
     async def read_status(self) -> SandboxStatus:
-        """Read the status once for the monitor: Recoup's where that is set up, else Ivy's.
+        """Read the status once for the monitor.
 
         Reading starts nothing: without its server, the local sandbox is not there.
         """
+        # Not handed to the monitor, which would take each of its own answers for an action of
+        # ours, and would never slow down.
+        status = await self._read_passively()
+        self._tell_others(status)
+        return status
+
+    async def _read_passively(self) -> SandboxStatus:
         if not self.local:
-            return await self._read_status()
+            return await self._read()
         if local_server.find() is None:
             await self.aclose()
             return _no_sandbox()
         try:
-            return await self._read_status()
+            return await self._read()
         except (CredentialsError, NotSentError):
             await self.aclose()  # our client may be for a server that was replaced since
             if local_server.find() is None:
                 return _no_sandbox()
-            return await self._read_status()
+            return await self._read()
 
-    async def _read_status(self) -> SandboxStatus:
-        # Not by `_share`: the monitor would take each of its own answers for an action of ours,
-        # and would never slow down.
-        if self._connect_recoup is None:
-            answer = await (await self.client()).status(self.chat_id, retry=False)
-            return parse_ivy_status(answer.body, _timing(answer))
-        if self._recoup is None:
+    async def _read(
+        self, retry: bool = False, deadlines_seconds: float = DEADLINES_SECONDS
+    ) -> SandboxStatus:
+        """Ask both APIs at the same time, and join what they say."""
+        client = await self.client()
+        if self._deadlines is not None:
+            self._deadlines.begin()
+        answer = await client.status(self.chat_id, retry=retry)
+        ivy = parse_ivy_status(answer.body, _timing(answer))
+        if self._deadlines is not None:
+            known = await self._deadlines.result(deadlines_seconds)
+            ivy = join(ivy, known.status, reason=known.reason, retry_seconds=known.retry_seconds)
+        elif not self.local and ivy.state == "active":
+            ivy = replace(ivy, unknown=(_ACCOUNT_WITHOUT_RECOUP,))
+        return self._start.judged(ivy)
+
+    async def _read_recoup(self) -> SandboxStatus:
+        if self._recoup is None and self._connect_recoup is not None:
             self._recoup = await self._connect_recoup()
+        assert self._recoup is not None  # noqa: S101 - without Recoup there is no reader
         answer = await self._recoup.status(self._recoup_session_id)
         return parse_recoup_status(answer.body, _timing(answer))
 
-    def _share(self, status: SandboxStatus) -> SandboxStatus:
-        """Pass on to the monitor a status that another request has brought."""
-        if self._monitor is not None and not self._monitor.closed:
-            # Ivy's status has no deadlines: beside Recoup's it would make them come and go.
-            if self._connect_recoup is None:
-                self._monitor.accept(status)
-            else:
-                self._monitor.refresh_soon()
-        return status
+    def _tell_others(self, status: SandboxStatus, *, is_own_action: bool = False) -> None:
+        """Pass a status on to the user's other processes, if it is news or a start goes on."""
+        told, now = self._told, monotonic_seconds()
+        if is_own_action or told is None or not status.says_the_same_as(told, now):
+            pass
+        elif status.state not in STARTING_STATES:
+            return
+        self._told = status
+        self._file.write(status, is_own_action=is_own_action)
+
+    def news(self) -> News | None:
+        """Return what another process has told of this sandbox since the last look.
+
+        Called by the monitor, every half second while there is a watcher.
+        """
+        news = self._file.news()
+        if news is not None and news.status is not None:
+            self._told = news.status
+            return News(self._start.judged(news.status), news.is_action)
+        return news
 
     def refresh_soon(self) -> None:
         """Make the monitor poll as soon as it may, because something may have changed."""
@@ -233,7 +309,12 @@ class Lifecycle:
         except IvyError:
             self.refresh_soon()  # it may have been created all the same
             raise
-        return self._share(parse_ivy_create(answer.body, answer.status_code, _timing(answer)))
+        status = parse_ivy_create(answer.body, answer.status_code, _timing(answer))
+        self._start.created(status)
+        if self._monitor is not None and not self._monitor.closed:
+            self._monitor.accept(status)
+        self._tell_others(status, is_own_action=True)
+        return status
 
     async def wait_until_ready(self, on_progress: Progress | None = None) -> SandboxStatus:
         """Wait for a sandbox that starts.
@@ -274,7 +355,8 @@ class Lifecycle:
                 eta = status.eta_remaining_seconds(monotonic_seconds())
                 if eta is not None:
                     # Half of the estimate: close to the end the waits get short.
-                    pause = min(max(eta / 2, SHORTEST_POLL_SECONDS), LONGEST_POLL_SECONDS)
+                    least = SHORTEST_LOCAL_POLL_SECONDS if self.local else SHORTEST_POLL_SECONDS
+                    pause = min(max(eta / 2, least), LONGEST_POLL_SECONDS)
             if monotonic_seconds() + pause > deadline:
                 raise SandboxError(
                     f"{self.name} is still starting after {self.start_timeout_seconds:.0f} s; it "
@@ -290,13 +372,16 @@ class Lifecycle:
         the user first is up to the caller.
         """
         client = await self.client()
+        self._start.forget()
         try:
             await client.terminate(self.chat_id)
         except NotFoundError:
             if (await self.status()).state == "active":
                 raise  # a 404 for a sandbox that is there: it was not terminated
         finally:
+            self._told = None
             self.refresh_soon()
+            self._file.write(None, is_own_action=True)
 
 
 def failed_error(name: str, status: SandboxStatus) -> SandboxFailedError:

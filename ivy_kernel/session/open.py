@@ -125,17 +125,24 @@ def open_lifecycle(
     # These two belong to the settings' own chat.
     session_id = settings.session_id if is_own_chat else ""
     recoup_session_id = settings.recoup_session_id if is_own_chat else ""
+    session_id = session_id or session_id_for(chat_id)
+    # The local sandbox speaks both dialects, and knows its session by the id of its creation.
+    speaks_both = settings.is_local and not recoup_session_id
+    connect_recoup = None
+    if recoup_session_id or speaks_both:
+        connect_recoup = _recoup_connector(live, is_beside=speaks_both)
     return Lifecycle(
         _connector(live),
         chat_id=chat_id,
         campaign_id=campaign_id,
-        session_id=session_id or session_id_for(chat_id),
+        session_id=session_id,
         start_timeout_seconds=settings.start_timeout_seconds,
         local=settings.is_local,
         missing_campaign=missing_sentence("campaign_id"),
         api_url="local" if settings.is_local else settings.api_url,
-        connect_recoup=_recoup_connector(live) if recoup_session_id else None,
-        recoup_session_id=recoup_session_id,
+        connect_recoup=connect_recoup,
+        recoup_session_id=session_id if speaks_both else recoup_session_id,
+        recoup_is_optional=speaks_both,
         key_fingerprint=lambda: _key_fingerprint(live),
     )
 
@@ -200,7 +207,8 @@ def identity(settings: Ivy) -> tuple[object, ...]:
 def _key_fingerprint(live: LiveSettings) -> object:
     """Return a value that changes when a key or an address does; a hash keeps no key."""
     settings = live.current()
-    return hash((settings.api_key, settings.api_url, settings.recoup_api_key))
+    addresses = (settings.api_url, settings.recoup_api_url)
+    return hash((settings.api_key, settings.recoup_api_key, *addresses))
 
 
 def _connector(live: LiveSettings) -> Callable[[], Awaitable[IvyClient]]:
@@ -215,12 +223,22 @@ def _connector(live: LiveSettings) -> Callable[[], Awaitable[IvyClient]]:
     return connect
 
 
-def _recoup_connector(live: LiveSettings) -> Callable[[], Awaitable[RecoupClient]]:
-    """Return what makes Recoup's client; without an account there, the local sandbox serves it."""
+def _recoup_connector(
+    live: LiveSettings, *, is_beside: bool
+) -> Callable[[], Awaitable[RecoupClient]]:
+    """Return what makes Recoup's client; without an account there, the local sandbox serves it.
+
+    Parameters
+    ----------
+    live
+        The settings.
+    is_beside
+        Whether the local sandbox serves it in any case, beside Ivy's API.
+    """
 
     async def connect() -> RecoupClient:
         settings = live.current()
-        if settings.is_local and not settings.recoup_api_key:
+        if settings.is_local and (is_beside or not settings.recoup_api_key):
             url, key = await _address(live)
             url = url.removesuffix("/api")
         else:

@@ -24,7 +24,7 @@ from ivy_kernel.routes.events import AgentLost, Event, Unreachable
 from ivy_kernel.routes.one_call import NamedTool
 from ivy_kernel.routes.outcomes import TERMINATED, show_error, show_ivy_error, succeeded
 from ivy_kernel.session.gate import SandboxGate
-from ivy_kernel.session.lifecycle import Lifecycle
+from ivy_kernel.session.lifecycle import PATIENT_DEADLINES_SECONDS, Lifecycle
 from ivy_kernel.session.route_choice import RouteChoice
 from ivy_kernel.status.model import SandboxStatus
 
@@ -388,9 +388,7 @@ class Session:
         if not self.busy:
             self._gate.out_of_contact()
             await self.lifecycle.drop_connections()
-        status = await self.lifecycle.status()
-        self.lifecycle.refresh_soon()
-        return status
+        return await self.lifecycle.status(deadlines_seconds=PATIENT_DEADLINES_SECONDS)
 
     def forget(self) -> None:
         """Forget the sandbox of before: it is gone, and the user knows it."""

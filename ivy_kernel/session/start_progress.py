@@ -1,13 +1,96 @@
-"""The progress display of a cell whose sandbox starts; nothing of it stays in the notebook."""
+"""The start of a sandbox: what shows that it is under way, and the display of its progress."""
 
 from __future__ import annotations
 
 import html
 import os
+from dataclasses import replace
+from datetime import datetime, timedelta
 
 from ivy_kernel.models import Message, Sink
 from ivy_kernel.status.clock import monotonic_seconds
-from ivy_kernel.status.model import SandboxStatus
+from ivy_kernel.status.model import END_STATES, STARTING_STATES, SandboxStatus
+
+# Whether it is under way --------------------------------------------------------------------------
+GRACE_SECONDS = 10.0
+"""After a create, an answer that knows nothing of it is not believed for so long."""
+_CLOCK_TOLERANCE = timedelta(seconds=2)
+
+
+class StartEvidence:
+    """Evidence that a sandbox is starting, which one answer to the contrary does not outweigh.
+
+    A platform of several servers may answer the first status requests after a create from before
+    it: with "none", or with the failure of an earlier start. Such an answer is believed when it
+    comes again after some seconds, or when it provably is about this start.
+    """
+
+    def __init__(self) -> None:
+        self._starting: SandboxStatus | None = None
+        self._until_monotonic = float("-inf")
+        self._earliest: datetime | None = None
+        self._was_seen = False
+        self._created: set[datetime] = set()
+
+    def created(self, answer: SandboxStatus) -> None:
+        """Note the answer to a create."""
+        self.forget()
+        if answer.state == "failed":
+            return
+        # "ready" too: whether it is, the next status tells.
+        self._starting = replace(answer, state="provisioning")
+        self._until_monotonic = answer.received_monotonic + GRACE_SECONDS
+        if answer.server_time is not None:  # at the middle of the request
+            length = timedelta(seconds=2 * answer.uncertainty_seconds)
+            self._earliest = answer.server_time - length - _CLOCK_TOLERANCE
+
+    def forget(self) -> None:
+        """Drop the evidence: it is ready, or was terminated."""
+        self._starting = self._earliest = None
+        self._was_seen = False
+        self._created.clear()
+
+    def judged(self, status: SandboxStatus) -> SandboxStatus:
+        """Return a status as it can be believed.
+
+        Parameters
+        ----------
+        status
+            As it was read.
+        """
+        if status.state in STARTING_STATES:
+            self._starting, self._was_seen = status, True
+            self._until_monotonic = status.received_monotonic + GRACE_SECONDS
+            self._created |= {status.created_at} if status.created_at else set()
+            return status
+        starting = self._starting
+        if (
+            starting is None
+            or status.state not in END_STATES
+            or status.received_monotonic >= self._until_monotonic
+            or (status.state == "failed" and self._is_of_this_start(status))
+        ):
+            if status.state != "hibernating":
+                self.forget()
+            return status
+        eta = starting.eta_remaining_seconds(status.described_monotonic)
+        return replace(
+            starting,
+            eta_seconds=eta,
+            received_monotonic=status.received_monotonic,
+            described_monotonic=status.described_monotonic,
+            server_time=status.server_time,
+        )
+
+    def _is_of_this_start(self, failed: SandboxStatus) -> bool:
+        if failed.created_at is None:
+            return self._was_seen  # nothing dates it; a start that was under way may well fail
+        if failed.created_at in self._created:
+            return True
+        return self._earliest is not None and failed.created_at >= self._earliest
+
+
+# Its progress -------------------------------------------------------------------------------------
 
 PHASES = ("compute", "mount", "ready")
 BAR_CHARACTERS = 24
@@ -39,7 +122,7 @@ class StartProgress:
         eta = status.eta_remaining_seconds(now)
         elapsed = now - self._start
         phase = status.phase or status.state
-        words = f"{self._name} is starting: {phase}"
+        words = f"{self._name} is {status.label(now).lower()}: {phase}"
         if eta is not None:
             words += f", about {max(1, round(eta))} s left"
         fraction = _fraction(phase, elapsed, eta)

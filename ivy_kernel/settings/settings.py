@@ -67,9 +67,9 @@ class Ivy(Configurable):
     session_id = Unicode(
         "", help="Session id for a new sandbox. Empty: one is generated and kept per chat."
     ).tag(config=True, env="IVY_SESSION_ID")
-    recoup_api_key = Unicode("", help="Key for Recoup's status endpoint. Empty: none.").tag(
-        config=True, env="RECOUP_API_KEY", secret=True
-    )
+    recoup_api_key = Unicode(
+        "", help="Key or session token (JWT) for Recoup's status endpoint. Empty: none."
+    ).tag(config=True, env="RECOUP_API_KEY", secret=True)
     recoup_api_url = Unicode(RECOUP_URL, help="Base URL of Recoup's API.").tag(
         config=True, env="RECOUP_API_URL"
     )

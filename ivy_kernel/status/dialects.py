@@ -1,4 +1,4 @@
-"""The two dialects: the answers of the Ivy and the Recoup API as `SandboxStatus`. No I/O.
+"""The two dialects: the answers of the Ivy and the Recoup API as one `SandboxStatus`. No I/O.
 
 Ivy
 ---
@@ -25,27 +25,30 @@ Source: ``GET /v1/sandbox/{chatId}/status``, ``POST /v1/sandbox/create``.
 
 Recoup
 ------
-The runtime word (``status``) says whether a living sandbox is bound to the session *now*; the
-lifecycle word (``lifecycle.state``) is what the server last wrote down, and may lag behind.
+The runtime word (``status``) says that a sandbox is bound to the session, and not that it runs:
+after the server itself has hibernated or archived a sandbox it keeps its name and goes on to say
+``active``. So both words must agree, as Recoup's own web client has it; an older server of the same
+family says ``no_sandbox`` instead.
 
-===============  =====================  ==================================================
-status           lifecycle.state        state
-===============  =====================  ==================================================
-active           hibernating            hibernating: still bound, on its way out
-active           any other, or null     active: the runtime word decides when it is ready, and
-                                        a failed lifecycle of a live runtime heals itself
-no_sandbox       null, missing          none
-no_sandbox       active                 expired if the expiry is past or under 10 s away (the
-                                        server calls a runtime active only until then), else
-                                        none
-no_sandbox       any other              that word: a sandbox that is being provisioned or
-                                        restored is not bound yet, a hibernated one no longer
-missing          null                   none
-missing          a known word           that word
-missing          missing                unknown
-an unknown word  anything               unknown
-a known word     an unknown word        unknown
-===============  =====================  ==================================================
+===============  ==================================  ==========================================
+status           lifecycle.state                     state
+===============  ==================================  ==========================================
+active           null, missing, active,              active: the lifecycle's word may lag behind
+                 provisioning                        while a sandbox starts
+active           hibernating, hibernated, restoring, that word
+                 archived, failed
+no_sandbox       null, missing                       none
+no_sandbox       active                              expired if the expiry is past or under 10 s
+                                                     away (the server calls a runtime active only
+                                                     until then), else none
+no_sandbox       any other                           that word: a sandbox that is being
+                                                     provisioned is not bound yet
+missing          null                                none
+missing          a known word                        that word
+missing          missing                             unknown
+an unknown word  anything                            unknown
+a known word     an unknown word                     unknown
+===============  ==================================  ==========================================
 
 ``raw_state`` is the word that decided, so an unknown word is never lost.
 
@@ -53,11 +56,19 @@ A deadline can only be counted down on a server's clock: ``serverTime``, or the 
 header where that is missing.
 
 Source: ``GET /api/sandbox/status``.
+
+Both
+----
+Ivy runs the cells, so Ivy says what its sandbox is: its word, its launch, its creation. Recoup says
+what Ivy has no word for: why there is none (it sleeps, was put away, has expired), whether it can
+be resumed, and the deadlines. Where they contradict each other Ivy's word stands, and what Recoup
+would have said is unknown. `join` puts them together.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -258,7 +269,7 @@ def _recoup_state(
         return "unknown", runtime
     if word is not None and word not in _RECOUP_STATES:
         return "unknown", word
-    if runtime == "active" and word != "hibernating":
+    if runtime == "active" and word in (None, "active", "provisioning"):
         return "active", runtime
     if runtime == "no_sandbox" and word == "active":
         return ("expired" if has_expired else "none"), runtime
@@ -361,4 +372,103 @@ def _ivy_status(
         created_at=read_instant(found.get("createdAt")),
         error=read_text(found.get("errorMessage")) if may_carry_error else None,
         sandbox_id=read_word(found.get("sandboxId")),
+    )
+
+
+# Both --------------------------------------------------------------------------------------------
+_CONTRADICTION_SECONDS = 5.0
+"""Two answers that contradict each other are mostly of two moments: worth another look soon."""
+_FINER_STATES: dict[State, frozenset[State]] = {
+    "none": frozenset({"hibernating", "hibernated", "restoring", "archived", "failed", "expired"}),
+    "provisioning": frozenset({"restoring"}),
+    "active": frozenset({"hibernating"}),
+}
+"""Ivy's state → the states of Recoup that say the same more finely."""
+_RUNNING_STATES: frozenset[State] = frozenset({"active", "hibernating", "unknown"})
+
+
+def join(
+    ivy: SandboxStatus,
+    recoup: SandboxStatus | None,
+    *,
+    reason: str = "",
+    retry_seconds: float | None = None,
+) -> SandboxStatus:
+    """Join what both APIs say of a sandbox to its one status.
+
+    Parameters
+    ----------
+    ivy
+        What Ivy says.
+    recoup
+        What Recoup says, or said a short while ago; ``None`` when that is not known.
+    reason
+        Why Recoup's part is missing or not of this moment, as a sentence; empty when neither.
+    retry_seconds
+        After so long Recoup is worth another request; ``None`` when nothing is missing.
+    """
+    unknown = [_missing_sentence(ivy, recoup, reason)] if reason else []
+    joined = replace(ivy, retry_seconds=retry_seconds)
+    if recoup is not None:
+        # The last seconds before its expiry, in which Recoup no longer calls a runtime active.
+        ends_soon = ivy.state == "active" and recoup.state == "expired"
+        if recoup.state in _FINER_STATES.get(ivy.state, ()):
+            joined = replace(joined, state=recoup.state, raw_state=recoup.raw_state)
+        elif _contradicts(ivy, recoup) and not ends_soon:
+            unknown.append(_contradiction_sentence(ivy, recoup))
+            joined = replace(joined, retry_seconds=_CONTRADICTION_SECONDS)
+            recoup = None
+    if recoup is not None:
+        joined = _with_recoups_times(joined, recoup)
+    return replace(joined, unknown=tuple(unknown))
+
+
+def _contradicts(ivy: SandboxStatus, recoup: SandboxStatus) -> bool:
+    """Whether both cannot be true of one moment; a start is seen by one before the other."""
+    if ivy.state == "active":
+        return recoup.state not in ("active", "provisioning")
+    return ivy.state == "none" and recoup.state == "active"
+
+
+def _contradiction_sentence(ivy: SandboxStatus, recoup: SandboxStatus) -> str:
+    return (
+        f"{_what_is_missing(ivy)} is not known: Recoup says {recoup.raw_state or recoup.state!r} "
+        f"while Ivy says {ivy.raw_state or ivy.state!r}; if that stays so, check the setting "
+        f"recoup_session_id."
+    )
+
+
+def _missing_sentence(ivy: SandboxStatus, recoup: SandboxStatus | None, reason: str) -> str:
+    if recoup is None:
+        return f"{_what_is_missing(ivy)} is not known: {reason}"
+    return f"{_what_is_missing(ivy)} is as Recoup last said: {reason}"
+
+
+def _what_is_missing(ivy: SandboxStatus) -> str:
+    if ivy.state in _RUNNING_STATES:
+        return "When it hibernates and expires"
+    return "Whether its files can be resumed"
+
+
+def _with_recoups_times(status: SandboxStatus, recoup: SandboxStatus) -> SandboxStatus:
+    """Return the status with Recoup's times, on Recoup's clock; its own creation stays on Ivy's."""
+    if recoup.server_time is None:  # without a clock its times are no durations
+        return replace(status, dialect="ivy+recoup", resumable=recoup.resumable)
+    # Recoup's clock at the moment that the status describes.
+    later = status.described_monotonic - recoup.described_monotonic
+    clock, ahead = recoup.server_time + timedelta(seconds=later), 0.0
+    if status.server_time is not None:
+        ahead = (status.server_time - clock).total_seconds()
+    return replace(
+        status,
+        dialect="ivy+recoup",
+        received_monotonic=status.received_monotonic + recoup.uncertainty_seconds,
+        server_time=clock,
+        created_at=status.created_at if status.server_time is not None else None,
+        creation_clock_ahead_seconds=ahead,
+        last_activity_at=recoup.last_activity_at,
+        hibernate_at=recoup.hibernate_at if recoup.state != "expired" else None,
+        expires_at=recoup.expires_at,
+        resumable=recoup.resumable,
+        error=status.error or recoup.error,
     )

@@ -49,7 +49,8 @@ State = Literal[
     "expired",
     "unknown",
 ]
-Dialect = Literal["ivy", "recoup"]
+Dialect = Literal["ivy", "recoup", "ivy+recoup"]
+"""The API that a status was read from; or both, joined by `dialects.join`."""
 Deadline = Literal["hibernation", "expiry"]
 
 STARTING_STATES: frozenset[State] = frozenset({"provisioning", "restoring"})
@@ -60,6 +61,29 @@ CHANGING_STATES: frozenset[State] = STARTING_STATES | {"hibernating"}
 
 END_STATES: frozenset[State] = frozenset({"none", "hibernated", "archived", "failed", "expired"})
 """States that only an action ends."""
+
+_LABELS: dict[State, str] = {
+    "none": "Not started",
+    "provisioning": "Starting",
+    "active": "Active",
+    "hibernating": "Hibernating",
+    "hibernated": "Hibernated",
+    "restoring": "Resuming",
+    "archived": "Archived",
+    "failed": "Failed",
+    "expired": "Expired",
+    "unknown": "Unknown",
+}
+_HINTS: dict[State, str] = {
+    "none": "The first cell that needs the sandbox starts it.",
+    "hibernating": "Running processes are being stopped; files are kept.",
+    "failed": "It could not start; the next cell tries again.",
+}
+_ENDED: dict[State, str] = {
+    "hibernated": "It sleeps, and its variables are gone",
+    "archived": "It was put away, and its variables are gone",
+    "expired": "Its running time is over, and its variables are gone",
+}
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -105,6 +129,13 @@ class SandboxStatus:
         Why it failed, in the API's words; ``None`` when it did not fail or gave no reason.
     sandbox_id
         The platform's own id of the sandbox, where an answer names it.
+    creation_clock_ahead_seconds
+        How far the clock of ``created_at`` is ahead of the one of ``server_time``: two APIs have
+        two clocks.
+    unknown
+        A sentence for each thing that could not be found out: what, why, and what helps.
+    retry_seconds
+        What is unknown is worth another request after so long; ``None`` when nothing is.
     """
 
     state: State
@@ -122,6 +153,9 @@ class SandboxStatus:
     resumable: bool | None = None
     error: str | None = None
     sandbox_id: str | None = None
+    creation_clock_ahead_seconds: float = 0.0
+    unknown: tuple[str, ...] = ()
+    retry_seconds: float | None = None
 
     @property
     def uncertainty_seconds(self) -> float:
@@ -181,11 +215,46 @@ class SandboxStatus:
         # A hibernating sandbox is still up; of any other, the creation is that of its last run.
         if self.effective_state(now_monotonic) not in ("active", "hibernating"):
             return None
-        return _not_negative(self._since_seconds(self.created_at, now_monotonic))
+        since = self._since_seconds(self.created_at, now_monotonic)
+        return None if since is None else max(0.0, since + self.creation_clock_ahead_seconds)
 
     def idle_seconds(self, now_monotonic: float) -> float | None:
         """Return the seconds since the last activity; ``None`` when a moment is unknown."""
         return _not_negative(self._since_seconds(self.last_activity_at, now_monotonic))
+
+    def label(self, now_monotonic: float) -> str:
+        """Return the word for the state now, the same wherever it is shown."""
+        state = self.effective_state(now_monotonic)
+        is_odd = state == "unknown" and self.raw_state is not None
+        return f"{_LABELS[state]} ({self.raw_state})" if is_odd else _LABELS[state]
+
+    def hint(self, now_monotonic: float) -> str:
+        """Return what the state means for the user and what comes next; empty when it is plain."""
+        state = self.effective_state(now_monotonic)
+        if state in _ENDED:
+            resumes = self.resumes(now_monotonic)
+            then = "resumes it, with its files" if resumes else "starts a new one"
+            return f"{_ENDED[state]}; the next cell {then}."
+        if state == "unknown":
+            if self.raw_state is None:
+                return "Its state could not be read."
+            return "The platform gave a state that this version does not know."
+        return _HINTS.get(state, "")
+
+    def resumes(self, now_monotonic: float) -> bool:
+        """Whether creating the sandbox brings its files back."""
+        state = self.effective_state(now_monotonic)
+        if state == "hibernated":  # files are what hibernation keeps
+            return self.resumable is not False
+        return state in ("archived", "expired") and self.resumable is True
+
+    def keeps_awake(self, now_monotonic: float) -> bool:
+        """Whether a cell puts off the end that is nearest: a hibernation, and no expiry before."""
+        if self.effective_state(now_monotonic) != "active":
+            return False
+        hibernation = self.remaining_seconds("hibernation", now_monotonic)
+        expiry = self.remaining_seconds("expiry", now_monotonic)
+        return hibernation is not None and (expiry is None or hibernation < expiry)
 
     def says_the_same_as(self, other: SandboxStatus, now_monotonic: float) -> bool:
         """Whether this is no news to a viewer who counts down from the other status."""
@@ -244,6 +313,8 @@ class SandboxStatus:
             expires_in = self.remaining_seconds("expiry", now)
         return {
             "state": state,
+            "label": self.label(now),
+            "hint": self.hint(now),
             "raw_state": self.raw_state,
             "phase": self.phase,
             "eta_ms": _milliseconds(self.eta_remaining_seconds(now)),
@@ -254,6 +325,9 @@ class SandboxStatus:
             "hibernates_in_ms": _milliseconds(hibernates_in),
             "expires_in_ms": _milliseconds(expires_in),
             "resumable": self.resumable,
+            "resumes": self.resumes(now),
+            "keeps_awake": self.keeps_awake(now),
+            "unknown": list(self.unknown),
             "error": self.error,
             "dialect": self.dialect,
             "age_ms": _milliseconds(self.age_seconds(now)),
@@ -278,6 +352,8 @@ _PASSING_FIELDS = {
     "server_time",
     "eta_seconds",
     "sandbox_id",
+    "creation_clock_ahead_seconds",
+    "retry_seconds",
 }
 _LASTING_FIELDS = tuple(f.name for f in fields(SandboxStatus) if f.name not in _PASSING_FIELDS)
 

@@ -12,8 +12,10 @@ from dataclasses import replace
 from ivy_kernel.status.clock import monotonic_seconds
 from ivy_kernel.status.model import Dialect, SandboxStatus, StatusReading
 from ivy_kernel.status.polling import (
+    SLICE_SECONDS,
     Fetch,
     KeyCheck,
+    NewsSource,
     StatusPoller,
     StatusRequest,
     Watch,
@@ -23,6 +25,8 @@ from ivy_kernel.status.polling import (
 from ivy_kernel.status.schedule import PollIntervals, StatusSchedule
 
 _CLOSE_SECONDS = 1.0
+_NEWS_SECONDS = 0.5
+"""So often a watched monitor looks for what other processes have learned: one ``stat``."""
 _DEFAULT_INTERVALS = PollIntervals()
 
 
@@ -43,6 +47,8 @@ class Monitor:
         neither shown nor logged. ``None``: only ``refresh_soon`` makes a new key be tried.
     request_limit_seconds
         A request that takes longer is abandoned.
+    news_source
+        Tells what other processes have learned of the sandbox; ``None``: nothing does.
     clock
         Monotonic seconds; the one that ``fetch`` stamps its answers with.
     sleep, random
@@ -57,6 +63,7 @@ class Monitor:
         intervals: PollIntervals = _DEFAULT_INTERVALS,
         key_fingerprint: Callable[[], object] | None = None,
         request_limit_seconds: float = 30.0,
+        news_source: NewsSource | None = None,
         clock: Callable[[], float] = monotonic_seconds,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         random: Callable[[], float] = random_module.random,
@@ -71,8 +78,14 @@ class Monitor:
         self._reading = StatusReading(dialect=dialect)
         self._watchers = Watchers(self._reading)
         self._refreshes: list[asyncio.Future[StatusReading]] = []
+        self._news_source = news_source
         self._poller = StatusPoller(
-            self._poll, due=self._due, after_wait=self._after_wait, clock=clock, sleep=sleep
+            self._poll,
+            due=self._due,
+            after_wait=self._after_wait,
+            clock=clock,
+            sleep=sleep,
+            slice_seconds=SLICE_SECONDS if news_source is None else _NEWS_SECONDS,
         )
         self._closed = False
 
@@ -237,6 +250,15 @@ class Monitor:
     def _after_wait(self, machine_slept: bool) -> None:
         if machine_slept or self._key_check.has_changed:
             self._schedule.poll_soon()
+        news = None if self._news_source is None else self._news_source.news()
+        if news is None:
+            return
+        if news.is_action:
+            self._schedule.poll_often(self._clock())
+        if news.status is None:
+            self._schedule.poll_soon()
+        else:
+            self._answered(news.status)
 
     async def _poll(self) -> None:
         # Refreshes that come while the request is in flight must wait for the next one: this one

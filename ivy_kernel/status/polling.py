@@ -1,14 +1,28 @@
-"""One status request with a time limit, the task that polls, and the watchers that hear of news."""
+"""One status request with a time limit, the task that polls, and the watchers that hear of news.
+
+And `DeadlineReader`, which reads Recoup's part of a status beside Ivy's.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import random as random_module
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
 
-from ivy_kernel.errors import NoAnswerError
-from ivy_kernel.status.model import SandboxStatus, State, StatusReading
+from ivy_kernel.errors import (
+    ApiError,
+    CredentialsError,
+    ForbiddenError,
+    NoAnswerError,
+    NotFoundError,
+)
+from ivy_kernel.status.backoff import Backoff
+from ivy_kernel.status.clock import monotonic_seconds
+from ivy_kernel.status.model import SandboxStatus, State, StatusReading, describe_error
 from ivy_kernel.status.schedule import PERMANENT_ERRORS
 
 Fetch = Callable[[], Awaitable[SandboxStatus]]
@@ -82,6 +96,158 @@ def _retrieve(task: asyncio.Future[SandboxStatus]) -> None:
         task.exception()
 
 
+@dataclass(frozen=True, slots=True)
+class News:
+    """What another process has learned of the sandbox.
+
+    Parameters
+    ----------
+    status
+        The status; ``None`` when only that it may have changed is known.
+    is_action
+        Whether it has changed the sandbox, so that more may follow.
+    """
+
+    status: SandboxStatus | None
+    is_action: bool
+
+
+class NewsSource(Protocol):
+    """What tells a monitor of what other processes have learned."""
+
+    def news(self) -> News | None:
+        """Return what has come since the last call; ``None`` when nothing. Called every second."""
+
+
+# Recoup's part of a status ------------------------------------------------------------------------
+KEPT_SECONDS = 60.0
+"""While Recoup gives no answer its last one stands in, for so long: activity moves deadlines."""
+_BACKOFF = Backoff(first_seconds=2.0, longest_seconds=60.0, longest_asked_seconds=900.0)
+_LATE = "Recoup has not answered yet; it is asked again."
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """What is known of Recoup's part of a status.
+
+    Parameters
+    ----------
+    status
+        Its newest answer that still counts; ``None`` when there is none.
+    reason
+        Why there is no answer of this moment, as a sentence; empty when there is one.
+    retry_seconds
+        After so long another request may be answered; ``None`` when nothing is missing.
+    """
+
+    status: SandboxStatus | None = None
+    reason: str = ""
+    retry_seconds: float | None = None
+
+
+class DeadlineReader:
+    """Reads Recoup's part of a status, for which Ivy's part neither waits nor fails.
+
+    In an outage Recoup's server answers "no such session" or "wrong key" to what was right a moment
+    ago, so neither is taken at its word: it is asked again, with growing pauses.
+
+    Parameters
+    ----------
+    fetch
+        Sends one request.
+    is_optional
+        Whether "no such session" means no more than that nothing is to be told, as of the local
+        sandbox before its first start.
+    clock
+        Monotonic seconds; the one that ``fetch`` stamps its answers with.
+    random
+        In place of ``random.random``, for tests.
+    """
+
+    def __init__(
+        self,
+        fetch: Fetch,
+        *,
+        is_optional: bool = False,
+        clock: Callable[[], float] = monotonic_seconds,
+        random: Callable[[], float] = random_module.random,
+    ) -> None:
+        self._fetch = fetch
+        self._is_optional = is_optional
+        self._clock = clock
+        self._random = random
+        self._known: SandboxStatus | None = None
+        self._reason = ""
+        self._failures = 0
+        self._not_before = float("-inf")
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Send a request, unless one is in flight or the pause after a failure is not over."""
+        if self._task is None and self._clock() >= self._not_before:
+            self._task = asyncio.ensure_future(self._read())
+
+    async def result(self, wait_seconds: float) -> Deadlines:
+        """Return what is known, after waiting at most so long for the request in flight."""
+        task = self._task
+        if task is not None:
+            await asyncio.wait({task}, timeout=wait_seconds)
+            if not task.done():
+                return Deadlines(self._kept(), _LATE, 1.0)
+        if not self._reason:
+            return Deadlines(self._known)
+        return Deadlines(self._kept(), self._reason, max(1.0, self._not_before - self._clock()))
+
+    def ask_again(self) -> None:
+        """Forget the pause: settings have changed, or the user wants to know."""
+        self._not_before = float("-inf")
+
+    async def aclose(self) -> None:
+        """Break off the request in flight."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait({task})
+
+    def _kept(self) -> SandboxStatus | None:
+        known = self._known
+        return known if known and known.age_seconds(self._clock()) <= KEPT_SECONDS else None
+
+    async def _read(self) -> None:
+        try:
+            status = await self._fetch()
+        except NotFoundError as error:
+            if self._is_optional:
+                self._known, self._reason, self._failures = None, "", 0
+            else:
+                self._failed(error)
+        except Exception as error:
+            self._failed(error)
+        else:
+            self._known, self._reason, self._failures = status, "", 0
+        finally:
+            if self._task is asyncio.current_task():
+                self._task = None
+
+    def _failed(self, error: Exception) -> None:
+        self._failures += 1
+        pause = _BACKOFF.pause_seconds(self._failures, self._random())
+        asked = _BACKOFF.asked_seconds(error)
+        self._not_before = self._clock() + max(pause, asked or 0.0)
+        self._reason = self._explained(error)
+
+    def _explained(self, error: Exception) -> str:
+        was_right = self._known is not None and isinstance(
+            error, CredentialsError | ForbiddenError | NotFoundError
+        )
+        if was_right and isinstance(error, ApiError):
+            return (
+                f"Recoup answers HTTP {error.status_code} to what it accepted before, so it seems "
+                f"to be in an outage; it is asked again."
+            )
+        return describe_error(error)
+
+
 # A new key after a refusal ------------------------------------------------------------------------
 _log = logging.getLogger(__name__)
 
@@ -128,7 +294,7 @@ class KeyCheck:
 
 
 # The polling task ---------------------------------------------------------------------------------
-_SLICE_SECONDS = 5.0
+SLICE_SECONDS = 5.0
 """The longest single sleep: timers stand still while the machine sleeps, so a long one would end
 late; after each slice the clock, which counts that time, is read again."""
 _SUSPENDED_SECONDS = 10.0
@@ -151,6 +317,8 @@ class StatusPoller:
         Monotonic seconds that count the machine's sleep.
     sleep
         Waits for so many seconds, those that the machine sleeps not counted.
+    slice_seconds
+        The longest single wait.
     """
 
     def __init__(
@@ -161,8 +329,10 @@ class StatusPoller:
         after_wait: Callable[[bool], None],
         clock: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]],
+        slice_seconds: float = SLICE_SECONDS,
     ) -> None:
         self._poll = poll
+        self._slice_seconds = slice_seconds
         self._due = due
         self._after_wait = after_wait
         self._clock = clock
@@ -190,7 +360,7 @@ class StatusPoller:
             wait_seconds = due - self._clock()
             if wait_seconds <= 0:
                 return True
-            await self._wait(min(wait_seconds, _SLICE_SECONDS))
+            await self._wait(min(wait_seconds, self._slice_seconds))
         return False
 
     async def _wait(self, seconds: float) -> None:

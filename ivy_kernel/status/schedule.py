@@ -81,6 +81,12 @@ class PollIntervals:
 
     def after_answer(self, status: SandboxStatus, now_monotonic: float) -> float:
         """Return the seconds to wait after a good answer."""
+        delay = self._after_whole_answer(status, now_monotonic)
+        if status.retry_seconds is None:
+            return delay
+        return max(min(delay, status.retry_seconds), self.least_gap_seconds)
+
+    def _after_whole_answer(self, status: SandboxStatus, now_monotonic: float) -> float:
         if status.uncertainty_seconds > self.uncertain_seconds:
             return self.least_gap_seconds
         if status.state in CHANGING_STATES:

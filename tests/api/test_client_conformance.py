@@ -84,7 +84,7 @@ async def test_recoups_status(sandbox: RunningSandbox) -> None:
         body = (await client.status("recoup session/1")).body
         assert body["status"] == "active"
         assert body["lifecycle"]["state"] == "active"
-        with pytest.raises(NotFoundError, match="no session 'nobody' exists"):
+        with pytest.raises(NotFoundError, match="there is no session 'nobody'"):
             await client.status("nobody")
         with pytest.raises(BadRequestError, match="set recoup_session_id"):
             await client.status("")

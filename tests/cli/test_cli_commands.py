@@ -50,7 +50,7 @@ def test_arguments_that_do_not_exist_are_refused(ivy, arguments: tuple[str, ...]
 def test_a_sandboxs_life_from_the_command_line(ivy, server: RunningSandbox, chat: str) -> None:
     """Status none (1), create (0), status active (0), terminate (0), status none (1)."""
     none = ivy("status")
-    assert (none.returncode, "state: none" in none.stdout) == (1, True)
+    assert (none.returncode, "state: not started" in none.stdout) == (1, True)
     created = ivy("create")
     assert created.returncode == 0, created
     assert "state: active" in created.stdout

@@ -172,7 +172,7 @@ def test_status_asks_but_does_not_create(
     """``%ivy status`` says that there is none."""
     before = creates(server)
     cell = unused_kernel.run("%ivy status")
-    assert "state: none" in cell.text()
+    assert "state: not started" in cell.text()
     assert "Chat never-created" in cell.text()
     assert creates(server) == before
 

@@ -123,7 +123,7 @@ async def test_a_cell_ends_as_lost_with_a_sandbox_that_somebody_else_has_ended(
     running = await one.begin()
     server.call("POST", f"/v1/sandbox/{one.chat_id}/terminate")
     sentence = await one.lost(running)
-    assert "is gone (its state is now 'none')" in sentence
+    assert "is gone (its state is now 'not started')" in sentence
     assert "ended while this cell was running" in sentence
     shown: list[Message] = []
     following = await one.session.execute(numbered("'anew'"), shown.append)

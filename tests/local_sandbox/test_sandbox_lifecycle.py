@@ -10,6 +10,7 @@ import pytest
 from sandbox_server import Json, RunningSandbox, running_sandbox, until
 
 _SESSION = "session-of-c"
+_DEADLINES = ("hibernateAfter", "sandboxExpiresAt")
 
 
 def _state(server: RunningSandbox) -> str | None:
@@ -75,7 +76,7 @@ def test_an_idle_sandbox_hibernates_and_resumes() -> None:
         assert sorted(set(states), key=states.index) == ["active", "hibernating", "hibernated"]
         assert server.pids() == []
         status = server.session_status(_SESSION)
-        assert status["status"] == "no_sandbox"
+        assert status["status"] == "active"
         assert status["hasSnapshot"] is True
         assert status["lifecycle"]["hibernateAfter"] is None
         assert status["lifecycle"]["sandboxExpiresAt"] is None
@@ -88,12 +89,47 @@ def test_an_idle_sandbox_hibernates_and_resumes() -> None:
         assert server.create("c")["status"] == "provisioning"
         restoring = server.session_status(_SESSION)
         assert restoring["lifecycle"]["state"] == "restoring"
-        assert restoring["status"] == "no_sandbox"
+        assert restoring["status"] == "active"
         assert server.status("c")["status"] == "provisioning"
         until(lambda: server.status("c")["status"] == "active", "it is back")
         after = server.tool("c", "sandbox_notebook", code="x")
         assert after["outputs"][0]["ename"] == "NameError"
         assert server.tool("c", "sandbox_read", path="kept.txt")["content"] == "kept"
+
+
+@pytest.mark.parametrize(
+    ("recoup_server", "word"), [("current", "active"), ("older", "no_sandbox")]
+)
+def test_a_sandbox_that_was_put_away_is_still_named(recoup_server: str, word: str) -> None:
+    """Recoup's present server says active beside hibernated and archived; an older one did not."""
+    settings: Json = {"hibernating_seconds": 0.0, "profile": "cloud"}
+    with running_sandbox(settings, recoup_server=recoup_server) as server:
+        server.ready("c")
+        server.control({"hibernate_seconds": 0.2})
+        until(lambda: _state(server) == "hibernated", "it hibernates")
+        seen = [server.session_status(_SESSION)]
+        server.call("POST", "/v1/sandbox/c/terminate")
+        seen.append(server.session_status(_SESSION))
+        assert [one["status"] for one in seen] == [word, word]
+        assert [one["lifecycle"]["state"] for one in seen] == ["hibernated", "archived"]
+        assert [one["hasSnapshot"] for one in seen] == [True, False]
+        deadlines = [one["lifecycle"][name] for one in seen for name in _DEADLINES]
+        assert deadlines == [None] * 4
+        assert server.status("c") == {"status": "none"}
+
+
+@pytest.mark.parametrize(("status_code", "words"), [(401, "message"), (404, "error")])
+def test_an_outage_of_recoup_looks_like_a_mistake(status_code: int, words: str) -> None:
+    """Its real server answers a database error with 404 and a failing key table with 401."""
+    with running_sandbox() as server:
+        server.ready("c")
+        server.control({"recoup_error": status_code})
+        path = f"/sandbox/status?sessionId={_SESSION}"
+        status, _, body = server.call("GET", path)
+        assert (status, set(body)) == (status_code, {"status", words})
+        assert server.status("c")["status"] == "active"
+        server.control({"recoup_error": 0})
+        assert _state(server) == "active"
 
 
 def test_every_transition_counts_the_version_up() -> None:
@@ -155,7 +191,8 @@ def test_a_runtime_expires(snapshot: bool, end: str) -> None:
         assert (status, body["code"]) == (502, "SANDBOX_ENDED")
         after = server.session_status(_SESSION)
         assert 0 <= after["lifecycle"]["serverTime"] - deadline < 5000
-        assert after["status"] == "no_sandbox"
+        assert after["status"] == "active"
+        assert after["lifecycle"]["sandboxExpiresAt"] is None
         assert after["lifecycle"]["state"] == end
         assert after["hasSnapshot"] is snapshot
         assert server.status("c") == {"status": "none"}

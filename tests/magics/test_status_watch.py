@@ -48,10 +48,10 @@ def watching(
 
 
 def test_each_change_is_a_line_until_active(server: RunningSandbox, chat_id: str) -> None:
-    """``--until active`` shows none and then active, and ends with 0."""
+    """``--until active`` shows that nothing was started, then active, and ends with 0."""
     with watching(server, chat_id, "--watch", "--until", "active") as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == f"Chat {chat_id}: none\n"
+        assert process.stdout.readline() == f"Chat {chat_id}: not started\n"
         server.ready(chat_id)
         rest, _ = process.communicate(timeout=90)
 

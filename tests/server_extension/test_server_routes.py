@@ -33,6 +33,7 @@ SANDBOX_FIELDS = {
 STATUS_FIELDS = {
     *("state", "raw_state", "phase", "eta_ms", "uptime_ms", "created_ms", "last_activity_ms"),
     *("idle_ms", "hibernates_in_ms", "expires_in_ms", "resumable", "error"),
+    *("label", "hint", "resumes", "keeps_awake", "unknown"),
     *("dialect", "age_ms", "stale", "stale_reason"),
 }
 

@@ -62,7 +62,8 @@ def test_an_empty_object_is_unknown() -> None:
     status = parse_ivy_status({}, TIMING)
     shown = status.to_json(100.2)
     assert shown["state"] == "unknown"
-    known = {"state", "dialect", "age_ms", "stale"}
+    known = {"state", "dialect", "age_ms", "stale", "label", "hint"}
+    known |= {"resumes", "keeps_awake", "unknown"}
     assert {name for name, value in shown.items() if value is not None} == known
 
 

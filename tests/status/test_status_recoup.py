@@ -55,6 +55,8 @@ def test_a_whole_answer_becomes_the_canonical_json() -> None:
     """Every field of a documented answer arrives where every reader looks for it."""
     assert parse(body()).to_json(100.0) == {
         "state": "active",
+        "label": "Active",
+        "hint": "",
         "raw_state": "active",
         "phase": None,
         "eta_ms": None,
@@ -65,6 +67,9 @@ def test_a_whole_answer_becomes_the_canonical_json() -> None:
         "hibernates_in_ms": 240_000,
         "expires_in_ms": 1_500_000,
         "resumable": False,
+        "resumes": False,
+        "keeps_awake": True,
+        "unknown": [],
         "error": None,
         "dialect": "recoup",
         "age_ms": 0,
@@ -73,11 +78,19 @@ def test_a_whole_answer_becomes_the_canonical_json() -> None:
     }
 
 
-@pytest.mark.parametrize("word", [*LIFECYCLE_WORDS, None])
-def test_a_bound_sandbox_is_active_whatever_the_lifecycle_lags_behind(word: str | None) -> None:
-    """The runtime word decides when a sandbox is ready; only hibernating is believed over it."""
-    expected = "hibernating" if word == "hibernating" else "active"
-    assert parse(body("active", word)).state == expected
+@pytest.mark.parametrize("word", [None, "active", "provisioning"])
+def test_a_bound_sandbox_is_active_beside_three_words_only(word: str | None) -> None:
+    """As Recoup's own web client has it: no other word beside it means that the sandbox runs."""
+    assert parse(body("active", word)).state == "active"
+
+
+@pytest.mark.parametrize("word", ["hibernating", "hibernated", "restoring", "archived", "failed"])
+def test_a_bound_sandbox_that_sleeps_is_not_active(word: str) -> None:
+    """Its server says active after it has hibernated or archived a sandbox, without deadlines."""
+    found = body("active", word, hibernateAfter=None, sandboxExpiresAt=None)
+    status = parse(found)
+    assert (status.state, status.raw_state) == (word, word)
+    assert status.to_json(100.0)["hibernates_in_ms"] is None
 
 
 @pytest.mark.parametrize("word", [word for word in LIFECYCLE_WORDS if word != "active"])

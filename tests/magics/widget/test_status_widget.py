@@ -176,7 +176,8 @@ def test_countdowns_follow_the_servers_clock(
     assert -1000 < shown["hibernates_in_ms"] - (life["hibernateAfter"] - since) < 4000
     assert -1000 < shown["expires_in_ms"] - (life["sandboxExpiresAt"] - since) < 4000
     assert shown["hibernates_in_ms"] <= 90_000
-    assert shown["dialect"] == "recoup"
+    assert shown["dialect"] == "ivy+recoup"
+    assert shown["uptime_ms"] is not None
     assert "warning: the sandbox hibernates in 1 min" in data["text/plain"]
 
 
