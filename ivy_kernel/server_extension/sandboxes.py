@@ -205,8 +205,13 @@ class SandboxRegistry:
             registered = self._reader.current()
             kernels = await self._lookup_kernels() if registered else {}
             # The user may run several Jupyter servers; each shows its own kernels only.
-            registered = tuple(kernel for kernel in registered if kernel.kernel_id in kernels)
-            scanned = (self._resolver.settings_fingerprint(), registered)
+            settings = self._resolver.settings_fingerprint()
+            registered = tuple(
+                self._resolver.next_entry(kernel)
+                for kernel in registered
+                if kernel.kernel_id in kernels
+            )
+            scanned = (settings, registered)
             changed = scanned != self._scanned
             if changed:
                 await self._update_entries(registered)

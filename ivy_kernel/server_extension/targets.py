@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jupyter_core.utils import ensure_async
@@ -17,7 +17,7 @@ from ivy_kernel.session.kernel_registry import KernelEntry
 from ivy_kernel.session.lifecycle import Lifecycle
 from ivy_kernel.session.open import open_lifecycle
 from ivy_kernel.settings.live import LiveSettings
-from ivy_kernel.settings.settings import Ivy
+from ivy_kernel.settings.settings import LOCAL_CHAT_ID, Ivy
 from ivy_kernel.settings.urls import LOCAL
 
 
@@ -116,13 +116,40 @@ class TargetResolver:
         self._live = LiveSettings(flags=flags)
         # For kernels in the local sandbox beside a server whose settings name the platform.
         self._local = LiveSettings(arguments={"api_url": LOCAL}, flags=flags)
+        self._chats: dict[str, str] = {}
 
     def settings_fingerprint(self) -> object:
         """Return a value that is equal as long as the settings are."""
         try:
-            return self._live.current()
+            settings = self._live.current()
         except SettingError as exc:
             return str(exc)  # so that a repair, or another mistake, is a change too
+        self._chats[_address(settings)] = _chat(settings)
+        return settings
+
+    def next_entry(self, entry: KernelEntry) -> KernelEntry:
+        """Return a kernel's entry as its next cell will write it, as far as that is known.
+
+        A kernel reads the settings before each cell. So one whose last cell went to an address that
+        the settings no longer name, and that we must not send our key to, is shown where its next
+        cell goes. No entry is changed whose sandbox can be looked at from here.
+        """
+        try:
+            settings = self._live.current()
+        except SettingError:
+            return entry
+        # A kernel reads our files; of our environment and flags it may know nothing.
+        follows = entry.api_url in self._chats or (
+            settings.sources["api_url"].kind == "config file"
+        )
+        if not follows or _other_address(entry, settings) is None:
+            return entry
+        chat_before = self._chats.get(entry.api_url, entry.chat_id)
+        if entry.chat_id == chat_before or not entry.chat_id:
+            chat_id, campaign_id = _chat(settings), settings.campaign_id
+        else:
+            chat_id, campaign_id = entry.chat_id, entry.campaign_id  # it was attached to it
+        return replace(entry, api_url=_address(settings), chat_id=chat_id, campaign_id=campaign_id)
 
     def default_target(self, known_id: str) -> SandboxTarget:
         """Return the sandbox that the settings name.
@@ -199,11 +226,25 @@ def _has_account(settings: Ivy) -> bool:
 def _other_address(entry: KernelEntry, settings: Ivy) -> str | None:
     """Return why our key must not be used for a kernel's sandbox; ``None`` when it may."""
     # An entry names any address; a key must go only to the one that it was given for.
-    mine = LOCAL if settings.is_local else settings.api_url
+    mine = _address(settings)
     if entry.api_url in (LOCAL, mine):
         return None
+    source = settings.sources["api_url"]
+    remedy = (
+        f"Start the Jupyter server without the {source}, and put"
+        if source.kind == "flag"  # it would win over the file
+        else "Put"
+    )
     return (
         f"A kernel runs its cells at {entry.api_url}, but the settings of this Jupyter server say "
-        f"{mine}, so that its sandbox cannot be looked at from here. Put api_url and api_key into "
-        f"jupyter_ivy_config.json, which kernels and server both read."
+        f"{mine}, so that its sandbox cannot be looked at from here. {remedy} api_url and api_key "
+        f"into jupyter_ivy_config.json, which kernels and server both read."
     )
+
+
+def _address(settings: Ivy) -> str:
+    return LOCAL if settings.is_local else settings.api_url
+
+
+def _chat(settings: Ivy) -> str:
+    return settings.chat_id or (LOCAL_CHAT_ID if settings.is_local else "")

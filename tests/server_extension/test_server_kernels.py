@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 from jupyter_client import BlockingKernelClient
-from jupyter_server_driver import Json, RunningJupyter
-from sandbox_server import RunningSandbox, until
+from jupyter_server_driver import MARKED_KEY, Json, RunningJupyter
+from sandbox_server import RunningSandbox, running_sandbox, until
 from test_server_actions import state_of
 
 NOTEBOOK = json.dumps({"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
@@ -119,6 +119,28 @@ def test_a_kernel_in_another_chat_has_a_sandbox_of_its_own(
     assert jupyter.act("create", other["id"])["status"]["state"] in ("provisioning", "active")
     assert platform.status(chat_id)["status"] in ("provisioning", "active")
     assert platform.status(f"{chat_id}-next")["status"] == "none"
+
+
+def test_after_a_change_of_the_address_there_is_one_sandbox(
+    jupyter: RunningJupyter, notebook: Notebook, chat_id: str
+) -> None:
+    """The notebook is at once with the sandbox that its next cell uses; no advice is given."""
+    assert notebook.run("%ivy status")["status"] == "ok"
+    before = jupyter.default()
+    settings = {"chat_id": chat_id, "campaign_id": f"campaign-of-{chat_id}"}
+    with running_sandbox(token=MARKED_KEY) as elsewhere:
+        jupyter.home.configure({**settings, "api_url": elsewhere.url})
+        until(lambda: jupyter.default()["id"] != before["id"], "the settings moved on")
+        for _ in range(2):
+            (shown,) = jupyter.sandboxes()
+            assert [row["kernel_id"] for row in shown["sessions"]] == [notebook.kernel_id]
+            assert shown["missing"] is None
+            assert shown["can_create"] is True
+            assert notebook.run("%ivy status")["status"] == "ok"
+        jupyter.home.configure(settings)
+        until(lambda: jupyter.default()["id"] == before["id"], "the settings moved back")
+        (shown,) = jupyter.sandboxes()
+        assert [row["kernel_id"] for row in shown["sessions"]] == [notebook.kernel_id]
 
 
 def test_kernels_of_other_servers_are_not_shown(jupyter: RunningJupyter, chat_id: str) -> None:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
+from jupyter_core.paths import jupyter_config_dir
 from traitlets.config import Config
 
 from ivy_kernel.server_extension.targets import UNSET_ID, TargetResolver
@@ -65,6 +70,57 @@ def test_our_key_is_not_sent_to_an_address_that_a_kernel_names(platform: TargetR
     assert target.missing is not None
     assert "https://elsewhere.example/api" in target.missing
     assert URL in target.missing
+
+
+def test_a_flag_of_the_server_is_called_the_reason_where_it_is(
+    platform: TargetResolver,
+) -> None:
+    """What is put into a file would not count against a flag, so the flag has to go."""
+    flagged = TargetResolver(Config({"Ivy": {"api_url": "https://flagged.example/api"}}))
+    missing = flagged.kernel_target(entry_of(URL)).missing
+    assert missing is not None
+    assert "Start the Jupyter server without the flag" in missing
+    assert "flag" not in (platform.kernel_target(entry_of("https://x.example")).missing or "")
+
+
+@pytest.mark.parametrize(
+    ("settings", "chat_before", "shown"),
+    [
+        ({"api_url": "https://new.example/api", "chat_id": "new-chat"}, "own-chat", "new-chat"),
+        ({"api_url": "https://new.example/api"}, "own-chat", "own-chat"),
+        ({"api_url": "local"}, "own-chat", "own-chat"),
+        ({"api_url": "https://new.example/api", "chat_id": "new"}, "attached", "attached"),
+    ],
+)
+def test_after_a_change_of_the_address_a_kernel_is_where_its_next_cell_goes(
+    platform: TargetResolver, settings: dict[str, str], chat_before: str, shown: str
+) -> None:
+    """It reads the same file before its next cell; so there is no card of what cannot be seen."""
+    platform.settings_fingerprint()
+    file = Path(jupyter_config_dir()) / "jupyter_ivy_config.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps({"Ivy": settings}), "utf-8")
+    platform.settings_fingerprint()
+    entry = platform.next_entry(entry_of(URL, chat_before))
+    assert (entry.api_url, entry.chat_id) == (settings["api_url"], shown)
+    assert platform.kernel_target(entry).missing is None
+    is_default = chat_before == "own-chat"
+    default_id = platform.default_target(UNSET_ID).sandbox_id
+    assert (platform.kernel_target(entry).sandbox_id == default_id) == is_default
+    file.unlink()
+    platform.settings_fingerprint()
+    # And back: the file no longer names an address, but the one before is known.
+    back = platform.next_entry(replace(entry, api_url="https://new.example/api"))
+    if settings["api_url"] != "local":
+        assert back.api_url == URL
+
+
+def test_a_kernel_with_an_address_of_its_own_is_not_moved(platform: TargetResolver) -> None:
+    """Our environment tells nothing of an address that we never named ourselves."""
+    platform.settings_fingerprint()
+    entry = entry_of("https://elsewhere.example/api")
+    assert platform.next_entry(entry) == entry
+    assert platform.next_entry(entry_of("local")) == entry_of("local")
 
 
 def test_a_kernel_on_the_platform_needs_a_key_here_too() -> None:
