@@ -124,9 +124,9 @@ def _text_of_deep(value: object) -> str:
     return "".join(pieces)
 
 
-def json_text(value: object, *, indent: int | None = None) -> str:
+def json_text(value: object, *, indent: int | None = None, sort_keys: bool = False) -> str:
     """Return JSON text of a cleaned value, with every character as itself where JSON allows it."""
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+    return json.dumps(value, ensure_ascii=False, indent=indent, sort_keys=sort_keys)
 
 
 def parse_json(text: str) -> Any:
