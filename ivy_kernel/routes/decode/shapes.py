@@ -146,8 +146,13 @@ def _add_element(item: Any, parts: ResultParts, path: str, depth: int) -> None:
         if left is not None:
             _keep(left, parts, path, depth)
             return
-    if not add_answer(item, parts, path, depth + 1):
+    if not add_answer(item, parts, path, depth + 1) and not _is_echo(item):
         parts.shown.append(display(value_data(item)))
+
+
+def _is_echo(item: Any) -> bool:
+    """Return whether an element of a list is nothing but the code that was run (Gemini)."""
+    return isinstance(item, dict) and Fields(item).names() == ["executable_code"]
 
 
 def _add_object(fields: Fields, parts: ResultParts, path: str, depth: int) -> None:
@@ -240,6 +245,9 @@ def _add_event(kind: str, event: Fields, parts: ResultParts, path: str, depth: i
         is_end = kind == "end"
         if is_end and tag.startswith("exit") and "code" not in event and "exit_code" not in event:
             event = Fields({**event.left(), "exit_code": event.take("data", "value")})
+        if kind == "error":  # here a name is that of the error
+            names = {"name": "ename", "value": "evalue"}
+            event = Fields({names.get(key, key): item for key, item in event.left().items()})
         is_bad = take_flags(event, parts, has_streams=is_end) or kind == "error"
         parts.timed_out = parts.timed_out or tells_timeout(tag)
         failures = take_failures(event, is_bad=is_bad)

@@ -71,7 +71,15 @@ WRAPPER_NAMES = (
 )
 """Names under which an answer may be."""
 
-NAMES_OF_RUNS = ("properties", "run", "compile", "raw_result", "code_interpreter", "parts")
+NAMES_OF_RUNS = (
+    "properties",
+    "run",
+    "compile",
+    "raw_result",
+    "code_interpreter",
+    "parts",
+    "candidates",
+)
 """Names under which an answer is that is one by itself; others use them for other things."""
 # Names that mark an object as an answer, whatever their value.
 _KNOWN_BY_NAME = (
@@ -196,13 +204,22 @@ def is_answer_by_itself(value: Any, depth: int) -> bool:
     if isinstance(value, str):
         return answer_in_text(value, depth) is not None
     if isinstance(value, list):
-        return _are_items(value) or any(
-            isinstance(item, dict) and "code_execution_result" in Fields(item) for item in value
-        )
+        return _are_items(value) or any(_has_code_result(item) for item in value)
     if not isinstance(value, dict):
         return False
     has_items = any(_are_items(value.get(name)) for name in ("outputs", "content", "results"))
     return is_item(value) or is_process(value) or has_items
+
+
+def _has_code_result(item: Any) -> bool:
+    """Return whether an element of a list is, or holds, a result as Gemini has it."""
+    if not isinstance(item, dict):
+        return False
+    content = item.get("content")
+    inner = content.get("parts") if isinstance(content, dict) else None
+    return "code_execution_result" in Fields(item) or (
+        isinstance(inner, list) and any(_has_code_result(part) for part in inner)
+    )
 
 
 def is_process(item: dict[str, Any]) -> bool:
