@@ -139,6 +139,10 @@ def pictures_of(fields: Fields, name: str = "") -> list[Output]:
     is_encoded = fields.peek("encoding") == "base64" or bool(_base64_names(fields))
     words = [name, *_take_strings(fields, _TITLE_NAMES), *_take_strings(fields, _CAPTION_NAMES)]
     words = list(dict.fromkeys(word for word in words if word))
+    size = fields.peek("size", "size_bytes", "file_size")
+    if isinstance(size, int) and not isinstance(size, bool):
+        fields.take("size", "size_bytes", "file_size")
+        words = [*words[:-1], f"{words[-1]} ({size} bytes)" if words else f"{size} bytes"]
     data = _take_data(fields)
     places = _take_strings(fields, _PLACE_NAMES)
     if is_encoded and mime_type is None and data and not isinstance(data, dict):
@@ -208,6 +212,9 @@ def _bundle_of_data(
         fields.drop("encoding")
         return _decoded_bundle(data, mime_type)
     mime_type = mime_type or sniffed or "text/plain"
+    if is_json_type(mime_type):
+        text = decode_base64_text(data) if parse_json(data) is None else None
+        return {mime_type: (parse_json(text) if text else None) or data}
     is_text = mime_type.startswith("text/")
     if is_text and sniffed is not None:
         data = text_of_data_uri(data) or data

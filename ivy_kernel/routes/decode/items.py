@@ -66,6 +66,7 @@ def add_output(fields: Fields, parts: ResultParts) -> dict[str, Any]:
     dict[str, Any]
         The fields that an output does not have.
     """
+    parts.begin_output()
     kind = output_type_of(fields)
     fields.drop("output_type", "msg_type", "header", "parent_header")
     if fields.peek("type") == kind:
@@ -285,6 +286,7 @@ def _typed_bundle(fields: Fields) -> dict[str, Any]:
             value = fields.take_key(key)
             if value is not None:
                 data[mime_type] = value
+    _merge_raw(fields, data)
     for name in ("formats", "extra", "data"):
         more = fields.peek(name)
         if isinstance(more, dict) and is_bundle(more) and not data.keys() & more.keys():
@@ -299,3 +301,111 @@ def _typed_bundle(fields: Fields) -> dict[str, Any]:
     if data and all(mime_type.startswith("application/vnd.ivy.") for mime_type in data):
         data["text/plain"] = "\n".join(json_text(value) for value in data.values())
     return data
+
+
+def _merge_raw(fields: Fields, data: dict[str, Any]) -> None:
+    """Take ``raw``, which holds the formats of a typed result once more, and perhaps others."""
+    raw = fields.peek("raw")
+    if not isinstance(raw, dict):
+        return
+    types = {key: FORMATS.get(snake_case(key)) or (key if is_mime_type(key) else "") for key in raw}
+    # Nothing of it is dropped that is not shown otherwise.
+    if all(
+        mime_type and (mime_type not in data or data[mime_type] == raw[key])
+        for key, mime_type in types.items()
+    ):
+        fields.drop("raw")
+        data.update({mime_type: raw[key] for key, mime_type in types.items()})
+
+
+# Events and messages -----------------------------------------------------------------------------
+_TAG_NAMES = ("type", "event", "event_type", "kind", "stream")
+_EVENT_KINDS = {
+    "stream": [
+        *("stdout", "stderr", "output", "log", "logs", "console", "print", "data", "chunk", "line"),
+    ],
+    "error": ["error", "exception", "execution_error", "failure"],
+    "result": [
+        *("result", "main_result", "value", "return_value", "display", "image", "chart", "figure"),
+    ],
+    "end": [
+        *("end", "exit", "exited", "done", "finish", "finished", "complete", "completed", "close"),
+        *("closed", "end_of_execution", "execution_complete", "execution_end", "exit_code"),
+        *("execution_finished", "terminated", "timeout", "timed_out", "status", "summary"),
+    ],
+    "note": [
+        *("start", "started", "begin", "init", "runtime", "stage", "ping", "pong", "heartbeat"),
+        *("keepalive", "keep_alive", "connected", "ready", "queued", "running", "metadata"),
+        *("execution_start", "execution_started", "number_of_executions", "execution_count"),
+    ],
+}
+_KIND_OF_TAG = {tag: kind for kind, tags in _EVENT_KINDS.items() for tag in tags}
+EVENT_TEXT_NAMES = (
+    *("text", "data", "line", "chunk", "output", "message", "content", "logs", "value", "error"),
+)
+"""Fields that hold the text of an event."""
+
+_MESSAGE_TYPES = OUTPUT_TYPES | {
+    *("status", "execute_input", "execute_reply", "clear_output", "input_request", "comm_open"),
+    *("comm_msg", "comm_close", "execute_request", "kernel_info_reply", "shutdown_reply"),
+    *("iopub_welcome", "debug_event", "inspect_reply", "complete_reply", "comm_info_reply"),
+}
+
+
+def message_type_of(fields: Fields) -> str:
+    """Return the type of a Jupyter message; empty for anything else."""
+    header = fields.peek("header")
+    kind = fields.peek("msg_type") or (header.get("msg_type") if isinstance(header, dict) else None)
+    return kind if isinstance(kind, str) and kind in _MESSAGE_TYPES else ""
+
+
+def event_kind_of(item: object) -> str:
+    """Return what an element of a list of events tells.
+
+    Returns
+    -------
+    str
+        ``stream``, ``error``, ``result``, ``end``, ``note``, ``message`` (of Jupyter), ``item``
+        (what `add_item` knows); empty for what is no event.
+    """
+    if not isinstance(item, dict):
+        return ""
+    fields = Fields(item)
+    if message_type_of(fields):
+        return "message"
+    if is_item(item):
+        return "item"
+    return _KIND_OF_TAG.get(tag_of_event(fields), "")
+
+
+def tag_of_event(fields: Fields) -> str:
+    """Return the word by which an event says what it is; empty without one."""
+    tag = fields.peek(*_TAG_NAMES)
+    return snake_case(tag.strip()) if isinstance(tag, str) else ""
+
+
+def drop_tag_of_event(fields: Fields) -> None:
+    """Count the field with the event's tag as dealt with."""
+    for name in _TAG_NAMES:
+        if fields.peek(name) is not None:
+            fields.drop(name)
+            return
+
+
+def are_events(items: list[Any]) -> bool:
+    """Return whether a list is certainly one of events or messages of a run.
+
+    Users have lists of objects with a type, too: at least one must hold output or an error, and
+    all must be known.
+    """
+    kinds = [event_kind_of(item) for item in items]
+    return all(kinds) and any(
+        kind == "message" or (kind in ("stream", "error", "result") and _has_payload(item))
+        for kind, item in zip(kinds, items, strict=True)
+    )
+
+
+def _has_payload(item: dict[str, Any]) -> bool:
+    fields = Fields(item)
+    payload = fields.peek(*EVENT_TEXT_NAMES, "payload", "traceback", "ename", "evalue", "png")
+    return isinstance(payload, (str, dict, list)) and not is_empty(payload)

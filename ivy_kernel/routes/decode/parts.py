@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from ivy_kernel.routes.decode.bundles import bundle_of, is_bundle
-from ivy_kernel.routes.decode.tracebacks import Failure
-from ivy_kernel.routes.decode.values import is_empty, json_text, put
+from ivy_kernel.routes.decode.tracebacks import Failure, plain
+from ivy_kernel.routes.decode.values import is_empty, json_text, parse_json, put
 
 Output = dict[str, Any]
 """One nbformat v4 output."""
@@ -44,6 +46,8 @@ class ResultParts:
         Words by which the answer says that it failed, where they say more than that.
     execution_count
         The count that stands beside the outputs, not in one of them.
+    clears_next
+        Whether the next output replaces what was shown before it.
     """
 
     stdout: list[str] = field(default_factory=list)
@@ -61,6 +65,7 @@ class ResultParts:
     timed_out: bool = False
     reported: list[str] = field(default_factory=list)
     execution_count: int | None = None
+    clears_next: bool = False
 
     def has_content(self) -> bool:
         """Return whether anything that a user would look at has been found."""
@@ -82,6 +87,121 @@ class ResultParts:
     def add_other(self, path: str, value: object) -> None:
         """Keep a field that no family knows."""
         put(self.others, path, value)
+
+    def write(self, name: str, text: str) -> None:
+        """Add what was written to a stream, at this place."""
+        self.begin_output()
+        last = self.shown[-1] if self.shown else {}
+        if last.get("name") == name and not any(last is words for words in self.said):
+            last["text"] += text
+        elif text:
+            self.shown.append(stream(name, text))
+
+    def clear(self, *, waits: bool) -> None:
+        """Clear what is shown, at once or with the next output (message spec, "Clear output")."""
+        self.clears_next = waits
+        if not waits:
+            self.shown, self.said = [], []
+            self.displays.clear()
+
+    def begin_output(self) -> None:
+        """Called before an output of a list is added."""
+        if self.clears_next:
+            self.clear(waits=False)
+
+    # Views: an answer may tell the same in two forms ---------------------------------------------
+    def view(self) -> ResultParts:
+        """Return empty parts for a part of the answer that may repeat what is here."""
+        return ResultParts(has_succeeded=self.has_succeeded, displays=self.displays)
+
+    def add_view(self, view: ResultParts, *, is_repeated: bool | None = None) -> None:
+        """Add what another part of the answer holds, unless it is the same once more.
+
+        Parameters
+        ----------
+        view
+            What was found there.
+        is_repeated
+            Whether it is; ``None``: it is when both say exactly the same.
+        """
+        if is_repeated is None:
+            is_repeated = view.has_content() and view.pieces() == self.pieces()
+        if is_repeated:
+            self.has_failed = self.has_failed or bool(view.failures)
+        else:
+            self._add_content(view)
+        for path, value in view.others.items():
+            self.add_other(path, value)
+        if self.exit_code in (None, 0) and view.exit_code is not None:
+            self.exit_code = view.exit_code
+        self.has_failed = self.has_failed or view.has_failed
+        self.has_succeeded = self.has_succeeded or view.has_succeeded
+        self.timed_out = self.timed_out or view.timed_out
+        self.reported += view.reported
+        if view.execution_count is not None:
+            self.execution_count = view.execution_count
+
+    def _add_content(self, view: ResultParts) -> None:
+        self.stdout += view.stdout
+        self.stderr += view.stderr
+        for output in view.shown:
+            if any(output is words for words in view.said):
+                self.say(output["text"])
+            else:
+                self.shown.append(output)
+        self.pictures += view.pictures
+        self.failures += view.failures
+        self.notes += view.notes
+
+    def pieces(self) -> Counter[str]:
+        """Return what has been found, in pieces that are the same in every form of an answer."""
+        found: Counter[str] = Counter()
+        found.update(pieces_of_text("".join(self.stdout)))
+        found.update(pieces_of_text("".join(self.stderr)))
+        for output in (*self.shown, *self.pictures):
+            found.update(_pieces_of_output(output))
+        for failure in self.failures:
+            found.update(_pieces_of_output(failure.output()))
+        return found
+
+    def repeats(self, text: str) -> bool:
+        """Return whether a text is, as a whole, what one part of the answer holds already."""
+        told = Counter(pieces_of_text(text))
+        if not told:
+            return False
+        results = [o for o in self.shown if o["output_type"] == "execute_result"]
+        wholes = [self.pieces(), Counter(pieces_of_text("".join(self.stdout)))]
+        return told in wholes or any(told == Counter(_pieces_of_output(o)) for o in results)
+
+
+def pieces_of_text(text: str) -> list[str]:
+    """Return the lines of a text, or the values of the JSON that it is."""
+    value = parse_json(text)
+    if value is not None:
+        return pieces_of_value(value)
+    return [line for line in (plain(line).strip() for line in text.split("\n")) if line]
+
+
+def pieces_of_value(value: Any) -> list[str]:
+    """Return the values of a list, each on its own, or the one value in a form for comparing."""
+    if value is None:
+        return []
+    if isinstance(value, str):
+        return pieces_of_text(value)
+    if isinstance(value, list):
+        return [piece for item in value for piece in pieces_of_value(item)]
+    return [json_text(value, sort_keys=True)]
+
+
+def _pieces_of_output(output: Output) -> Iterable[str]:
+    if output["output_type"] == "stream":
+        return pieces_of_text(output["text"])
+    if output["output_type"] == "error":
+        return pieces_of_text("\n".join(output["traceback"]))
+    data = dict(output["data"])
+    if "application/json" in data:  # its text says the same
+        data.pop("text/plain", None)
+    return [piece for value in data.values() for piece in pieces_of_value(value)]
 
 
 def stream(name: str, text: str) -> Output:

@@ -109,11 +109,31 @@ def _compose(parts: ResultParts) -> list[Output]:
     stdout, stderr, failures = _settle_failures(parts, stdout, stderr)
     outputs = [stream(name, text) for name, text in _streams(stdout, stderr, parts) if text]
     outputs += parts.shown
-    outputs += parts.pictures
+    outputs += _new_pictures(parts)
     if parts.others:
         text = f"Other fields of the tool's answer: {json_text(parts.others)}"
         outputs.append(display({"text/plain": text}))
     return outputs + [failure.output() for failure in failures]
+
+
+def _new_pictures(parts: ResultParts) -> list[Output]:
+    """Return the pictures that are not among the outputs; of one that is, its name stays."""
+    shown = {
+        (mime_type, value): output
+        for output in parts.shown
+        for mime_type, value in output.get("data", {}).items()
+        if isinstance(value, str) and mime_type.startswith(("image/", "application/pdf"))
+    }
+    new: list[Output] = []
+    for picture in parts.pictures:
+        data = dict(picture["data"])
+        name = data.pop("text/plain", "")
+        texts = [item for item in data.items() if isinstance(item[1], str)]
+        if not texts or len(texts) < len(data) or not all(item in shown for item in texts):
+            new.append(picture)
+        elif name and shown[texts[0]]["data"].setdefault("text/plain", name) != name:
+            new.append(display({"text/plain": name}))
+    return new
 
 
 def _streams(stdout: str, stderr: str, parts: ResultParts) -> list[tuple[str, str]]:
@@ -174,6 +194,7 @@ def _settle_failures(
         for failure in parts.failures
         if not shown_errors or failure == Failure() or missing_lines(shown_text, _lines(failure))
     ]
+    failures = _without_repeated(failures)
     has_failed = (
         parts.has_failed
         or parts.timed_out
@@ -203,11 +224,26 @@ def _settle_failures(
     if not failures and not shown_errors:
         failures = [_failure_of_words(parts, texts.stderr)]
     # What is left of stderr may be no more than the error's own message.
-    if failures and _filled_lines(texts.stderr) in ([], _filled_lines(failures[-1].value)):
+    if failures and _filled_lines(plain(texts.stderr)) in (
+        [],
+        _filled_lines(failures[-1].value),
+        _filled_lines(plain("\n".join(failures[-1].output()["traceback"]))),
+    ):
         texts.stderr = ""
     if parts.timed_out or (failures and is_timeout(failures[-1])):
         failures = [*failures[:-1], _timeout(failures[-1] if failures else Failure())]
     return texts.stdout, texts.stderr, failures
+
+
+def _without_repeated(failures: list[Failure]) -> list[Failure]:
+    """Return the errors but for those that another one tells as well."""
+    kept: list[Failure] = []
+    for failure in failures:
+        if any(not missing_lines(other.text(), _lines(failure)) for other in kept):
+            continue
+        kept = [one for one in kept if missing_lines(failure.text(), _lines(one))]
+        kept.append(failure)
+    return kept
 
 
 class _Texts:
@@ -278,7 +314,7 @@ def _default_failure(parts: ResultParts, text: str) -> Failure:
     if parts.exit_code in (None, 0):
         words = f"the tool reported a failure ({', '.join(parts.reported)})"
         without = "the tool reported a failure without a reason"
-        return Failure("", reason or (words if parts.reported else without))
+        return failure_of_text(reason or (words if parts.reported else without))
     ended = exit_text(parts.exit_code or 0)
     return Failure(EXIT_ERROR, f"the process ended with {ended}" + (reason and f" ({reason})"))
 

@@ -6,25 +6,53 @@ import re
 from typing import Any
 
 from ivy_kernel.routes.decode.bundles import is_bundle, is_picture_uri
-from ivy_kernel.routes.decode.files import has_data_or_place, picture_of_text, pictures_of
-from ivy_kernel.routes.decode.items import add_item, is_item
+from ivy_kernel.routes.decode.files import (
+    has_data_or_place,
+    is_picture,
+    is_picture_name,
+    is_picture_text,
+    picture_of_text,
+    pictures_of,
+)
+from ivy_kernel.routes.decode.items import (
+    EVENT_TEXT_NAMES,
+    OUTPUT_TYPES,
+    add_item,
+    add_output,
+    add_typed,
+    are_events,
+    drop_tag_of_event,
+    event_kind_of,
+    is_item,
+    is_typed,
+    message_type_of,
+    tag_of_event,
+)
 from ivy_kernel.routes.decode.parts import ResultParts, display, execute_result, value_data
-from ivy_kernel.routes.decode.tracebacks import take_failures
+from ivy_kernel.routes.decode.tracebacks import (
+    Failure,
+    failure_of_text,
+    take_failures,
+    tells_timeout,
+)
 from ivy_kernel.routes.decode.values import (
     Fields,
     is_empty,
     lines_text_of,
+    merged,
     parse_json,
+    snake_case,
+    text_of,
     without_noise,
 )
 from ivy_kernel.routes.decode.vocabulary import (
     DESCENT_LIMIT,
-    PICTURE_LISTS,
     TEXT_NAMES,
     VALUE_NAMES,
     WRAPPER_NAMES,
     answer_in_text,
     are_named_pictures,
+    holds_answer,
     is_answer,
     is_answer_by_itself,
     is_known,
@@ -73,7 +101,8 @@ def add_answer(value: Any, parts: ResultParts, path: str = "", depth: int = 0) -
         if left is not None:
             _keep(left, parts, path, depth)
             return True
-    if not is_known(value):
+    # An answer that is one by itself is found under any name, but not within a user's own value.
+    if not is_known(value) and not (depth == 0 and holds_answer(value)):
         return False
     _add_object(Fields(value), parts, path, depth)
     return True
@@ -94,10 +123,11 @@ def _add_list(items: list[Any], parts: ResultParts, path: str, depth: int) -> bo
     text = lines_text_of(items)
     if text is not None:
         return _add_text(text, parts, path, depth)
-    if depth > DESCENT_LIMIT or not any(is_answer(item, depth + 1) for item in items):
+    if depth > DESCENT_LIMIT or not (
+        are_events(items) or any(is_answer(item, depth + 1) for item in items)
+    ):
         return False
-    for number, item in enumerate(items):
-        _add_element(item, parts, f"{path}[{number}]", depth)
+    _add_elements(items, parts, path, depth)
     return True
 
 
@@ -116,8 +146,13 @@ def _add_element(item: Any, parts: ResultParts, path: str, depth: int) -> None:
         if left is not None:
             _keep(left, parts, path, depth)
             return
-    if not add_answer(item, parts, path, depth + 1):
+    if not add_answer(item, parts, path, depth + 1) and not _is_echo(item):
         parts.shown.append(display(value_data(item)))
+
+
+def _is_echo(item: Any) -> bool:
+    """Return whether an element of a list is nothing but the code that was run (Gemini)."""
+    return isinstance(item, dict) and Fields(item).names() == ["executable_code"]
 
 
 def _add_object(fields: Fields, parts: ResultParts, path: str, depth: int) -> None:
@@ -127,6 +162,7 @@ def _add_object(fields: Fields, parts: ResultParts, path: str, depth: int) -> No
     is_bad = take_flags(fields, parts, has_streams=has_streams)
     take_streams(fields, parts)
     _take_cells(fields, parts, path, depth)
+    _take_two_views(fields, parts, path, depth)
     for name in ("outputs", "results", "content"):
         items = fields.peek(name)
         if isinstance(items, list):
@@ -150,8 +186,108 @@ def _add_elements(items: list[Any], parts: ResultParts, path: str, depth: int) -
     if text is not None:
         parts.say(text)
         return
+    has_events = are_events(items)
     for number, item in enumerate(items):
-        _add_element(item, parts, f"{path}[{number}]", depth)
+        kind = event_kind_of(item) if has_events else "item"
+        place = f"{path}[{number}]"
+        if kind == "message":
+            _add_message(Fields(item), parts, place, depth)
+        elif kind == "item":
+            _add_element(item, parts, place, depth)
+        else:
+            _add_event(kind, Fields(item), parts, place, depth)
+
+
+_ENVELOPE_NAMES = ("header", "parent_header", "metadata", "msg_type", "msg_id", "buffers")
+
+
+def _add_message(message: Fields, parts: ResultParts, path: str, depth: int) -> None:
+    """Add a Jupyter message; most types other than outputs tell nothing of what the cell did."""
+    kind = message_type_of(message)
+    if kind in OUTPUT_TYPES:
+        _keep(add_output(message, parts), parts, path, depth)
+        return
+    message.drop(*_ENVELOPE_NAMES, "channel", "content" if kind not in _TOLD_TYPES else "")
+    content = message.take("content")
+    fields = Fields(content if isinstance(content, dict) else {})
+    if kind == "clear_output":
+        parts.clear(waits=bool(fields.take("wait")))
+    elif kind == "input_request":
+        parts.write("stdout", fields.take_string("prompt") or "")
+    elif kind == "execute_reply":
+        is_bad = take_flags(fields, parts, has_streams=False)
+        parts.failures += take_failures(fields, is_bad=is_bad)
+        pages = fields.take("payload")
+        for page in pages if isinstance(pages, list) else []:
+            if isinstance(page, dict) and is_bundle(page.get("data")):
+                parts.shown.append(display(page["data"]))
+    _keep(merged(message.left(), fields.left()), parts, path, depth)
+
+
+_TOLD_TYPES = ("clear_output", "input_request", "execute_reply")
+
+
+def _add_event(kind: str, event: Fields, parts: ResultParts, path: str, depth: int) -> None:
+    """Add an event of a run: what was written, a result, an error, or how it ended."""
+    tag = tag_of_event(event)
+    drop_tag_of_event(event)
+    for name in ("data", "payload", "body", "content"):
+        inner = event.peek(name)
+        if isinstance(inner, dict) and not is_bundle(inner):
+            event.drop(name)
+            event = Fields(merged(inner, event.left()))
+            break
+    if kind == "stream":
+        _add_written(tag, event, parts)
+    elif kind == "result":
+        _add_result_event(event, parts, path, depth)
+    else:
+        is_end = kind == "end"
+        if is_end and tag.startswith("exit") and "code" not in event and "exit_code" not in event:
+            event = Fields({**event.left(), "exit_code": event.take("data", "value")})
+        if kind == "error":  # here a name is that of the error
+            names = {"name": "ename", "value": "evalue"}
+            event = Fields({names.get(key, key): item for key, item in event.left().items()})
+        is_bad = take_flags(event, parts, has_streams=is_end) or kind == "error"
+        parts.timed_out = parts.timed_out or tells_timeout(tag)
+        failures = take_failures(event, is_bad=is_bad)
+        if kind == "error" and not failures:
+            text = text_of(event.take(*EVENT_TEXT_NAMES))
+            failures = [failure_of_text(text) if text is not None else Failure()]
+        parts.failures += failures
+    event.drop("stage", "phase", "step", "index", "stream", "execution_state")
+    _keep(event.left(), parts, path, depth)
+
+
+def _add_written(tag: str, event: Fields, parts: ResultParts) -> None:
+    """Add an event's text to the stream that it names."""
+    for name in EVENT_TEXT_NAMES:
+        text = text_of(event.peek(name))
+        if text is None:
+            continue
+        event.drop(name)
+        where = tag
+        if tag not in ("stdout", "stderr"):
+            where = event.take_string("stream", "name", "fd", "channel", "level") or "stdout"
+        line_end = "\n" if name == "line" and text and not text.endswith("\n") else ""
+        is_stderr = where.lower() in ("stderr", "err", "error", "2")
+        parts.write("stderr" if is_stderr else "stdout", text + line_end)
+        return
+
+
+def _add_result_event(event: Fields, parts: ResultParts, path: str, depth: int) -> None:
+    parts.begin_output()
+    if is_picture(event):
+        parts.shown.extend(pictures_of(event))
+    elif is_typed(event):
+        _keep(add_typed(event, parts), parts, path, depth)
+        event.drop(*event.names())
+    else:
+        value = event.take("data", "value", "result", "output", "content", "message")
+        if is_answer(value, depth + 1):
+            add_answer(value, parts, path, depth + 1)
+        elif value is not None:
+            parts.shown.append(execute_result(value_data(value)))
 
 
 def _take_cells(fields: Fields, parts: ResultParts, path: str, depth: int) -> None:
@@ -169,25 +305,51 @@ def _take_cells(fields: Fields, parts: ResultParts, path: str, depth: int) -> No
             _keep_as_they_are(cell.left(), parts, path)
 
 
+def _take_two_views(fields: Fields, parts: ResultParts, path: str, depth: int) -> None:
+    """Take ``content`` and ``structured_content``, which servers of MCP answer together.
+
+    Both should say the same; what one says more is shown, and nothing twice.
+    """
+    items, value = fields.peek("content"), fields.peek("structured_content")
+    if not isinstance(items, list) or is_empty(items) or is_empty(value):
+        return
+    fields.drop("content", "structured_content")
+    words, data = parts.view(), parts.view()
+    _add_elements(items, words, _join(path, "content"), depth)
+    has_shape = is_answer(value, depth + 1)
+    if not has_shape or not add_answer(value, data, _join(path, "structured_content"), depth + 1):
+        data = parts.view()
+        _add_value(value, data, has_streams=False)
+    in_words, in_data = words.pieces(), data.pieces()
+    says_no_more = in_data <= in_words
+    is_preferred = has_shape and in_words <= in_data
+    parts.add_view(words, is_repeated=in_words <= in_data and (is_preferred or not says_no_more))
+    parts.add_view(data, is_repeated=says_no_more and not is_preferred)
+
+
 def _take_pictures(fields: Fields, parts: ResultParts, path: str) -> None:
-    for name in PICTURE_LISTS:
+    for name in filter(is_picture_name, fields.names()):
         pictures = fields.peek(name)
         if isinstance(pictures, dict) and are_named_pictures(pictures):
             named = list(pictures.items())
         elif isinstance(pictures, list):
             named = [("", picture) for picture in pictures]
+        elif isinstance(pictures, dict) and has_data_or_place(Fields(pictures)):
+            named = [("", pictures)]
         else:
             continue
         fields.drop(name)
+        is_encoded = "base64" in name or "b64" in name
         for number, (title, picture) in enumerate(named):
-            _add_picture(picture, title, parts, f"{_join(path, name)}[{number}]")
+            if isinstance(picture, str):
+                if picture.strip():
+                    output = picture_of_text(picture, title, is_encoded=is_encoded)
+                    parts.pictures.append(output)
+            else:
+                _add_picture(picture, title, parts, f"{_join(path, name)}[{number}]")
 
 
 def _add_picture(picture: Any, title: str, parts: ResultParts, path: str) -> None:
-    if isinstance(picture, str):
-        if picture.strip():
-            parts.pictures.append(picture_of_text(picture, title))
-        return
     if isinstance(picture, dict) and not is_bundle(picture):
         fields = Fields(picture)
         found = ResultParts()
@@ -214,20 +376,30 @@ def _take_values(
         value = fields.peek(name)
         if name == "notebook" and isinstance(value, str):
             value = parse_json(value) or value
-        if is_empty(value) or (name == "structured_content" and _is_said(value, parts)):
+        if is_empty(value):
             fields.drop(name)
         elif is_answer(value, depth + 1) and not (
             parts.has_succeeded and name in ("output", "text") and _is_printed_error(value, depth)
         ):
             fields.drop(name)
-            if not add_answer(value, parts, _join(path, name), depth + 1):
+            if not _add_nested(value, parts, _join(path, name), depth):
                 _keep_as_they_are({name: value}, parts, path)
         elif name in (*VALUE_NAMES, "structured_content"):
             fields.drop(name)
             _add_value(value, parts, has_streams=has_streams)
         elif name in TEXT_NAMES and (text := lines_text_of(value)) is not None:
             fields.drop(name)
-            _add_text(text, parts, path, DESCENT_LIMIT + 1)
+            if not parts.repeats(text):
+                _add_text(text, parts, path, DESCENT_LIMIT + 1)
+
+
+def _add_nested(value: Any, parts: ResultParts, path: str, depth: int) -> bool:
+    """Add an answer within the answer, which may be the same once more; false when it is none."""
+    view = parts.view()
+    if not add_answer(value, view, path, depth + 1):
+        return False
+    parts.add_view(view)
+    return True
 
 
 def _is_printed_error(value: Any, depth: int) -> bool:
@@ -236,11 +408,6 @@ def _is_printed_error(value: Any, depth: int) -> bool:
     When the tool says that all went well, it is the answer of something that the user called.
     """
     return isinstance(value, str) and says_that_it_failed(answer_in_text(value, depth + 1))
-
-
-def _is_said(value: Any, parts: ResultParts) -> bool:
-    """Return whether words of the tool hold the same value as JSON."""
-    return any(parse_json(words["text"]) == value for words in parts.said)
 
 
 def _add_value(value: Any, parts: ResultParts, *, has_streams: bool) -> None:
@@ -257,10 +424,15 @@ def _keep(left: dict[str, Any], parts: ResultParts, path: str, depth: int) -> No
     """Keep the fields that the object's family does not know; answers among them are decoded."""
     for key, value in left.items():
         is_found = depth < DESCENT_LIMIT and is_answer_by_itself(value, depth)
-        if not (is_found and add_answer(value, parts, _join(path, key), depth + 1)):
+        if not (is_found and _add_nested(value, parts, _join(path, key), depth)):
             _keep_as_they_are({key: value}, parts, path)
 
 
 def _keep_as_they_are(left: dict[str, Any], parts: ResultParts, path: str) -> None:
     for key, value in without_noise(left).items():
-        parts.add_other(_join(path, key), value)
+        name = snake_case(key)
+        values = value if isinstance(value, list) else [value]
+        if values and all(isinstance(text, str) and is_picture_text(name, text) for text in values):
+            parts.pictures += [picture_of_text(text, key, is_encoded=True) for text in values]
+        else:
+            parts.add_other(_join(path, key), value)

@@ -74,7 +74,8 @@ class Failure:
     def output(self) -> dict[str, Any]:
         """Return the nbformat error output."""
         name = self.name or TOOL_ERROR
-        lines = list(self.traceback) or f"{name}: {self.value}".split("\n")
+        words = f"{name}: {self.value}" if self.value else name
+        lines = list(self.traceback) or words.split("\n")
         return {
             "output_type": "error",
             "ename": name,

@@ -124,9 +124,9 @@ def _text_of_deep(value: object) -> str:
     return "".join(pieces)
 
 
-def json_text(value: object, *, indent: int | None = None) -> str:
+def json_text(value: object, *, indent: int | None = None, sort_keys: bool = False) -> str:
     """Return JSON text of a cleaned value, with every character as itself where JSON allows it."""
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+    return json.dumps(value, ensure_ascii=False, indent=indent, sort_keys=sort_keys)
 
 
 def parse_json(text: str) -> Any:
@@ -182,7 +182,8 @@ NOISE_KEYS = frozenset({
     "notebook_path", "notebook_name", "cell_index", "cell_number", "cell_type", "cwd",
     "working_directory", "working_dir", "workdir", "kernel_status", "execution_type",
     "hostname", "container_name", "pod_name", "node_name", "session_name", "sandbox_name",
-    "jsonrpc", "seq", "sequence", "sequence_number", "memory", "max_memory", "peak_memory",
+    "jsonrpc", "token", "index", "finish_reason", "model_version", "avg_logprobs",
+    "seq", "sequence", "sequence_number", "memory", "max_memory", "peak_memory",
     "id", "chat_id", "session_id", "sandbox_id", "campaign_id", "user_id", "project_id",
     "request_id", "execution_id", "run_id", "task_id", "job_id", "cell_id", "kernel_id",
     "trace_id", "span_id", "call_id", "tool_call_id", "tool_use_id", "parent_id", "message_id",

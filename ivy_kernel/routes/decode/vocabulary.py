@@ -6,8 +6,8 @@ import re
 import signal
 from typing import Any
 
-from ivy_kernel.routes.decode.files import has_data_or_place
-from ivy_kernel.routes.decode.items import is_item, take_count
+from ivy_kernel.routes.decode.files import has_data_or_place, is_picture_name
+from ivy_kernel.routes.decode.items import are_events, is_item, take_count
 from ivy_kernel.routes.decode.parts import ResultParts, stream
 from ivy_kernel.routes.decode.tracebacks import tells_timeout
 from ivy_kernel.routes.decode.values import (
@@ -58,11 +58,29 @@ _BAD_FLAGS = (
     *("is_error", "failed", "has_error", "errored", "is_failure", "crashed", "killed", "oom"),
     *("oom_killed", "out_of_memory", "aborted", "cancelled", "canceled", "interrupted"),
 )
-PICTURE_LISTS = ("images", "plots", "figures", "charts", "artifacts", "attachments", "files")
-VALUE_NAMES = ("result", "return_value", "value", "execute_result")
+VALUE_NAMES = ("result", "return_value", "value", "execute_result", "execution_result")
 TEXT_NAMES = ("output", "text", "data", "outputs", "results", "content", "logs")
-WRAPPER_NAMES = ("response", "body", "payload", "notebook", "structured_content", "execution")
-"""Names under which an answer may be; an answer that is one by itself is found under any name."""
+WRAPPER_NAMES = (
+    "response",
+    "body",
+    "payload",
+    "notebook",
+    "structured_content",
+    "execution",
+    "code_execution_result",
+)
+"""Names under which an answer may be."""
+
+NAMES_OF_RUNS = (
+    "properties",
+    "run",
+    "compile",
+    "raw_result",
+    "code_interpreter",
+    "parts",
+    "candidates",
+)
+"""Names under which an answer is that is one by itself; others use them for other things."""
 # Names that mark an object as an answer, whatever their value.
 _KNOWN_BY_NAME = (
     *(*EXIT_NAMES, *STREAM_NAMES["stdout"], *STREAM_NAMES["stderr"]),
@@ -75,7 +93,9 @@ _REPLY_TEXT_NAMES = frozenset(
 )
 _NOTEBOOK_NAMES = frozenset(["cells", "metadata", "nbformat", "nbformat_minor"])
 # Names that mark an answer only where their value is a list; others use them for other things.
-_KNOWN_AS_LIST = ("cells", "results", "content", *PICTURE_LISTS)
+_KNOWN_AS_LIST = ("cells", "results", "content")
+# Names that mark an answer where there is any text in them.
+_KNOWN_AS_TEXT = ("error_code", "error_type", "error_message")
 
 
 def is_known(value: Any, depth: int = 0) -> bool:
@@ -97,12 +117,23 @@ def is_known(value: Any, depth: int = 0) -> bool:
         return True
     if any(isinstance(fields.peek(name), str) for name in TEXT_NAMES):
         return True
-    if any(are_named_pictures(fields.peek(name)) for name in PICTURE_LISTS):
+    if any(isinstance(fields.peek(name), str) and fields.peek(name) for name in _KNOWN_AS_TEXT):
         return True
+    for name in filter(is_picture_name, fields.names()):
+        pictures = fields.peek(name)
+        if isinstance(pictures, list) or are_named_pictures(pictures):
+            return True
     if any(fields.peek(name) is True for name in TIMED_OUT_NAMES) or states_of(fields):
+        return True
+    if any(is_answer_by_itself(fields.peek(name), depth + 1) for name in NAMES_OF_RUNS):
         return True
     names = (*VALUE_NAMES, *TEXT_NAMES, *WRAPPER_NAMES)
     return any(is_answer(fields.peek(name), depth + 1) for name in names)
+
+
+def holds_answer(value: dict[str, Any]) -> bool:
+    """Return whether an object has an answer under a name that no family knows."""
+    return any(is_answer_by_itself(item, 1) for item in value.values())
 
 
 def is_answer(value: Any, depth: int) -> bool:
@@ -110,7 +141,7 @@ def is_answer(value: Any, depth: int) -> bool:
     if isinstance(value, str) and depth <= DESCENT_LIMIT:
         value = answer_in_text(value, depth)
     if isinstance(value, list):
-        return bool(value) and all(is_item(item) for item in value)
+        return _are_items(value)
     return is_item(value) or is_known(value, depth)
 
 
@@ -124,7 +155,7 @@ def answer_in_text(text: str, depth: int) -> Any:
         return None
     value = parse_json(text)
     if isinstance(value, list):
-        return value if value and all(is_item(item) for item in value) else None
+        return value if _are_items(value) else None
     return value if isinstance(value, dict) and _is_surely_answer(value, depth) else None
 
 
@@ -149,7 +180,10 @@ def _is_surely_answer(value: dict[str, Any], depth: int) -> bool:
 
 
 def _are_items(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(is_item(item) for item in value)
+    """Return whether a value is a list of nothing but outputs, content parts or events."""
+    if not isinstance(value, list) or not value:
+        return False
+    return all(is_item(item) for item in value) or are_events(value)
 
 
 def says_that_it_failed(value: Any) -> bool:
@@ -170,8 +204,22 @@ def is_answer_by_itself(value: Any, depth: int) -> bool:
     if isinstance(value, str):
         return answer_in_text(value, depth) is not None
     if isinstance(value, list):
-        return bool(value) and all(is_item(item) for item in value)
-    return isinstance(value, dict) and (is_item(value) or is_process(value))
+        return _are_items(value) or any(_has_code_result(item) for item in value)
+    if not isinstance(value, dict):
+        return False
+    has_items = any(_are_items(value.get(name)) for name in ("outputs", "content", "results"))
+    return is_item(value) or is_process(value) or has_items
+
+
+def _has_code_result(item: Any) -> bool:
+    """Return whether an element of a list is, or holds, a result as Gemini has it."""
+    if not isinstance(item, dict):
+        return False
+    content = item.get("content")
+    inner = content.get("parts") if isinstance(content, dict) else None
+    return "code_execution_result" in Fields(item) or (
+        isinstance(inner, list) and any(_has_code_result(part) for part in inner)
+    )
 
 
 def is_process(item: dict[str, Any]) -> bool:
