@@ -40,7 +40,13 @@ from ivy_kernel.routes.events import (
     KernelDied,
     Unreachable,
 )
-from ivy_kernel.routes.outcomes import ENDED_UNDER_CELL, ERROR_NAMES, TERMINATED, show_error
+from ivy_kernel.routes.outcomes import (
+    ENDED_UNDER_CELL,
+    ERROR_NAMES,
+    NOT_RUN,
+    TERMINATED,
+    show_error,
+)
 
 Interrupted = Literal["sent", "armed", "finished", "unreachable"]
 
@@ -225,15 +231,18 @@ class AgentRoute:
 
     def _raise_not_run(self, error: Exception) -> NoReturn:
         """Raise the error of a cell that provably has not run."""
+        told = error
         if isinstance(error, NoAnswerError | AnswerError | SandboxError) and self._is_terminated:
-            error = SandboxLostError(TERMINATED_BEFORE)
+            told = SandboxLostError(TERMINATED_BEFORE)
         elif self._sandbox_end:
-            error = self._sandbox_end
+            told = self._sandbox_end
         elif isinstance(error, NoAnswerError | AnswerError):
-            error = SandboxError(f"{error} Nothing of this cell was run.")
-        if isinstance(error, SandboxLostError):
+            told = SandboxError(f"{error} {NOT_RUN}")
+        if isinstance(told, SandboxLostError):
             self._namespace.forget()  # this cell tells it
-        raise error from None
+        if told is error:
+            raise told
+        raise told from error
 
     async def _end_without_reply(self, ended: RequestEndedError, sink: Sink) -> Outcome:
         """End a cell without a reply; the sandbox's end may explain a fate that is unknown."""
