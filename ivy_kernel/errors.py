@@ -169,7 +169,21 @@ class SandboxFailedError(SandboxError):
 
 
 class SandboxLostError(SandboxError):
-    """The sandbox, or the Python in it, is gone, and the variables with it."""
+    """The sandbox, or the Python in it, is gone, and the variables with it.
+
+    Raised for a cell only while nothing of it has run: what shows the error says that too.
+
+    Parameters
+    ----------
+    message
+        The sentence for the user: what is gone, and why.
+    advice
+        What the user can do; shown last.
+    """
+
+    def __init__(self, message: str, *, advice: str = "") -> None:
+        super().__init__(message)
+        self.advice = advice
 
 
 class OutcomeUnknownError(SandboxError):

@@ -10,6 +10,7 @@ from traitlets.config import Config
 from ivy_kernel.kernel.comms import RemoteComms
 from ivy_kernel.kernel.restart import Chat, RestartMark, session_key_of
 from ivy_kernel.models import Sink
+from ivy_kernel.routes.base import Namespace
 from ivy_kernel.routes.events import Event
 from ivy_kernel.session.kernel_registry import KernelRegistration, kernel_id_of
 from ivy_kernel.session.open import identity, open_lifecycle, open_session
@@ -57,7 +58,7 @@ class CurrentSession:
         self._session_key = session_key_of(connection_file)
         self._identity: tuple[object, ...] = ()
         self._chat: Chat = ()
-        self._chats: set[Chat] = set()
+        self._chats: dict[Chat, Namespace] = {}
         self._must_empty = False
         self._closing: set[asyncio.Future[None]] = set()
 
@@ -98,9 +99,10 @@ class CurrentSession:
             session_key=self._session_key,
             on_background=self._on_background,
             on_event=on_event,
+            # The same for each session on a chat: it knows what was lost, and what was shown.
+            namespace=self._chats.setdefault(chat, Namespace()),
         )
         self._chat, self._must_empty, self.comms = chat, must_empty, comms
-        self._chats.add(chat)
         return session
 
     def cell_ended(self) -> None:

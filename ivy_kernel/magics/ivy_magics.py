@@ -22,10 +22,11 @@ from ivy_kernel.magics.options import CellOptions, HelpAskedError, parse_cell_op
 from ivy_kernel.magics.output import NativeOutput, RemoteInterrupt, exception_for, shown_briefly
 from ivy_kernel.magics.waiting import Post, ask_user, loop_thread, wait_in_cell
 from ivy_kernel.models import Cell, Json, Message, Outcome, Sink
+from ivy_kernel.routes.base import Namespace
 from ivy_kernel.routes.events import AgentLost, Event, KernelDied
 from ivy_kernel.session.describe import event_sentence
 from ivy_kernel.session.kernel_registry import KernelRegistration, kernel_id_of
-from ivy_kernel.session.open import identity, open_session
+from ivy_kernel.session.open import identity, open_lifecycle, open_session
 from ivy_kernel.session.output import front_end_throttle
 from ivy_kernel.session.session import Session
 from ivy_kernel.settings.live import LiveSettings
@@ -276,6 +277,7 @@ class MagicSessions:
         self.live = LiveSettings()
         self._others: dict[str, LiveSettings] = {}
         self._open: dict[str, _Open] = {}
+        self._namespaces: dict[tuple[str, ...], Namespace] = {}
         self._key = secrets.token_hex(8)
         self._on_background = on_background
         self._registration = KernelRegistration(kernel_id, "magic") if kernel_id else None
@@ -302,6 +304,7 @@ class MagicSessions:
                 session_key=self._key,
                 on_background=self._on_background,
                 on_event=lambda event: self._on_event(event, chat_id),
+                namespace=self._namespaces.setdefault(open_lifecycle(live).key[:2], Namespace()),
             )
             known = self._open[chat_id] = _Open(wanted, opened)
         lifecycle = known.session.lifecycle

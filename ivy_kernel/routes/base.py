@@ -4,10 +4,53 @@ from __future__ import annotations
 
 from typing import Literal, Protocol
 
+from ivy_kernel.errors import SandboxLostError
 from ivy_kernel.models import Cell, Json, Message, Outcome, Sink
 from ivy_kernel.routes.events import Event
 
 RouteName = Literal["agent", "notebook", "script"]
+
+
+class Namespace:
+    """The variables of one notebook in the sandbox of one chat: which Python has them, their loss.
+
+    It is the one place that knows. Connections, routes and sessions end and others follow, as when
+    a setting changes; this stays for as long as the notebook's process, so that a loss is told
+    once, whoever noticed it, and never forgotten.
+
+    Attributes
+    ----------
+    holder
+        The Python that the last cell may have run in, as its route names it; empty while there is
+        none, and after a loss was told.
+    log_position
+        The nonce of the last agent, and the offset up to which its log was shown.
+    """
+
+    def __init__(self) -> None:
+        self.holder = ""
+        self.log_position: tuple[str, int] = ("", 0)
+        self._loss: SandboxLostError | None = None
+
+    def lose(self, loss: SandboxLostError) -> None:
+        """Keep a loss until a cell tells it; the first reason stays."""
+        self._loss = self._loss or loss
+
+    @property
+    def loss(self) -> SandboxLostError | None:
+        """The loss that no cell has told yet."""
+        return self._loss
+
+    def take_loss(self) -> SandboxLostError | None:
+        """Return the loss that no cell has told yet, for the cell that tells it."""
+        loss = self._loss
+        if loss is not None:
+            self.forget()
+        return loss
+
+    def forget(self) -> None:
+        """Note that there are no variables, and that the user knows it."""
+        self.holder, self._loss = "", None
 
 
 class BackgroundListener(Protocol):
@@ -23,13 +66,13 @@ class BackgroundListener(Protocol):
 class RouteListener(BackgroundListener, Protocol):
     """Takes what a route reports while cells run and between them; the session is one."""
 
-    async def sandbox_end(self) -> str:
-        """Called for a cell whose end the route does not know, or whose messages it cannot fetch.
+    async def sandbox_end(self) -> SandboxLostError | None:
+        """Called for a cell whose end the route does not know, or whose calls are refused.
 
         Returns
         -------
-        str
-            A sentence that says that the sandbox has ended under the cell; empty when it has not.
+        SandboxLostError | None
+            Says that the sandbox has ended; ``None`` when that is not known.
         """
 
 
@@ -93,6 +136,10 @@ class Route(Protocol):
 
         If not, the session calls `check` after a while without contact.
         """
+
+    @property
+    def holder(self) -> str:
+        """The Python that the last cell was sent to, as in `Namespace`."""
 
     @property
     def live(self) -> LiveKernel | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,10 @@ class OutputDropped:
     size_bytes: int
 
 
+Arrival = Literal["arrived", "not arrived", "unknown", "no cell"]
+"""Whether the cell under way has reached the sandbox."""
+
+
 @dataclass(frozen=True, slots=True)
 class Unreachable:
     """Calls have been failing for some seconds; they go on being made.
@@ -105,9 +110,38 @@ class Unreachable:
     ----------
     error
         The last failure.
+    cell
+        Whether the cell under way has reached the sandbox.
     """
 
     error: Exception
+    cell: Arrival = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class CallRefused:
+    """A call was refused, or could not be made: the sandbox may have ended.
+
+    Parameters
+    ----------
+    error
+        The failure.
+    """
+
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    """No more calls are made to the agent; whether it lives is not known.
+
+    Parameters
+    ----------
+    reason
+        The failure that ended them.
+    """
+
+    reason: Exception
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,5 +156,7 @@ Event = (
     | AgentLost
     | OutputDropped
     | Unreachable
+    | CallRefused
+    | Disconnected
     | ReachableAgain
 )

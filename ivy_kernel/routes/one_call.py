@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from ivy_kernel.errors import IvyError, RouteError, SandboxLostError
 from ivy_kernel.models import Cell, Json, Message, Outcome, Sink
-from ivy_kernel.routes.base import RouteName
+from ivy_kernel.routes.base import Namespace, RouteName
 from ivy_kernel.routes.decode.result import decode_result
 from ivy_kernel.routes.outcomes import failed, show_error, succeeded
 from ivy_kernel.routes.tools import NOTEBOOK_TOOL, PYTHON_TOOL, Probe, SandboxTools, strings_in
@@ -208,6 +208,7 @@ class ScriptRoute(OneCallRoute):
     """Runs each cell through ``sandbox_python``; the platform caps scripts at 120 s."""
 
     name: RouteName = "script"
+    holder = "script"  # it has no variables, but a sandbox that may end
     tool = PYTHON_TOOL
     variables_persist = False
     notice = (
@@ -369,19 +370,31 @@ class NotebookRoute(OneCallRoute):
         "one chat share its variables, and a restart empties them (imported modules stay)."
     )
 
-    def __init__(self, tools: SandboxTools, *, cell_timeout_seconds: float) -> None:
+    def __init__(
+        self,
+        tools: SandboxTools,
+        *,
+        cell_timeout_seconds: float,
+        namespace: Namespace | None = None,
+    ) -> None:
         super().__init__(tools, cell_timeout_seconds=cell_timeout_seconds)
+        self._namespace = namespace or Namespace()
         self._signals: set[asyncio.Future[object]] = set()
 
+    @property
+    def holder(self) -> str:
+        """The Python that has answered last."""
+        return f"notebook:{self._probe.identity if self._probe else ''}"
+
     async def check(self) -> None:
-        """See whether the same Python process still answers."""
-        before = self._probe
+        """See whether the Python that has the variables still answers."""
+        known = self._namespace.holder
         self._probe = await self._tools.probe(self.tool)
-        if before is not None and self._probe.identity != before.identity:
+        if known.startswith("notebook:") and known != self.holder:
             raise SandboxLostError(
                 "The variables are gone: another Python process answers in the sandbox than "
-                "before, so it was restarted or replaced. Nothing of this cell was run; run the "
-                "cells that make your variables again."
+                "before, so it was restarted or replaced.",
+                advice="Run the cells that make your variables again.",
             )
 
     async def execute(self, cell: Cell, sink: Sink) -> Outcome:

@@ -12,6 +12,9 @@ from ivy_kernel.errors import (
     NetworkError,
     NoAnswerError,
     OutcomeUnknownError,
+    RouteError,
+    SandboxBrokenError,
+    SandboxError,
     SandboxLostError,
     ToolTimeoutError,
     UnexpectedStatusError,
@@ -25,6 +28,10 @@ TERMINATED = (
     "The sandbox was terminated while this cell was running, which ended the cell. How far it had "
     "come is not known."
 )
+
+ENDED_UNDER_CELL = "It ended while this cell was running; how far that had come is not known."
+
+NOT_RUN = "Nothing of this cell was run."
 
 ERROR_NAMES: dict[Fate, str] = {
     "lost": SandboxLostError.__name__,
@@ -99,12 +106,15 @@ def show_ivy_error(sink: Sink, error: IvyError, *, was_sent: bool = True) -> Out
     """
     name = type(error).__name__
     # Each branch says exactly as much as is known: not run, may have run, or was ended.
-    if not was_sent:
-        fate: Fate = "lost" if isinstance(error, SandboxLostError) else "failed"
+    if isinstance(error, SandboxLostError):
+        words = [str(error), NOT_RUN if NOT_RUN not in str(error) else "", error.advice]
+        return show_error(sink, name, " ".join(filter(None, words)), "lost")
+    if not may_have_run(error, was_sent=was_sent):
         sentence = str(error)
-        if isinstance(error, NetworkError | ApiError):
-            sentence += " Nothing of this cell was run."
-        return show_error(sink, name, sentence, fate)
+        is_general = isinstance(error, NetworkError | ApiError | RouteError)
+        if is_general or type(error) is SandboxError:
+            sentence += f" {NOT_RUN}" if NOT_RUN not in sentence else ""
+        return show_error(sink, name, sentence, "failed")
     # A 5xx may come from a gateway, after the code has run.
     unknown_fault = isinstance(error, UnexpectedStatusError) and error.status_code >= 500
     if unknown_fault or isinstance(error, NoAnswerError | AnswerError):
@@ -116,6 +126,22 @@ def show_ivy_error(sink: Sink, error: IvyError, *, was_sent: bool = True) -> Out
     if isinstance(error, ToolTimeoutError):
         sentence = f"{error} Whether it was stopped there is not known."
         return show_error(sink, name, sentence, "failed")
-    if isinstance(error, SandboxLostError):
-        return show_error(sink, name, str(error), "lost")
     return show_error(sink, name, str(error), "failed")
+
+
+def may_have_run(error: IvyError, *, was_sent: bool) -> bool:
+    """Whether a cell that ended in this error may have run, or part of it.
+
+    Parameters
+    ----------
+    error
+        The error.
+    was_sent
+        Whether the cell itself had gone out; not so when only its preparation failed.
+    """
+    # What is documented as decided before the platform runs anything is not among these: 4xx, 503.
+    doubtful = (
+        *(AnswerError, NoAnswerError, SandboxBrokenError, ToolTimeoutError),
+        *(UnexpectedStatusError,),
+    )
+    return was_sent and isinstance(error, doubtful)

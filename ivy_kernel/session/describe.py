@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from ivy_kernel.api.operations import one_line
 from ivy_kernel.models import Json
-from ivy_kernel.routes.events import Event, OutputDropped, ReachableAgain, Unreachable
+from ivy_kernel.routes.events import (
+    Arrival,
+    Event,
+    OutputDropped,
+    ReachableAgain,
+    Unreachable,
+)
 from ivy_kernel.session.lifecycle import Lifecycle
 from ivy_kernel.settings.settings import Ivy, is_secret, setting_names
 from ivy_kernel.status.model import Deadline, SandboxStatus
@@ -105,6 +111,23 @@ def warnings(status: SandboxStatus, now: float) -> list[str]:
     return sentences
 
 
+_FATE: dict[Arrival, str] = {
+    "arrived": (
+        "What was sent goes on there, and its output is fetched when it can be; interrupt twice to "
+        "give up."
+    ),
+    "not arrived": (
+        "Nothing of this cell was run: it is sent when the sandbox can be reached; interrupt to "
+        "take it back."
+    ),
+    "unknown": (
+        "Whether this cell has arrived there is not known; it runs once at most. Interrupt twice "
+        "to give up."
+    ),
+    "no cell": "It is tried again.",
+}
+
+
 def event_sentence(event: Event) -> str | None:
     """Return what a running cell shows for an event of the agent route; ``None``: nothing."""
     if isinstance(event, OutputDropped):
@@ -113,10 +136,7 @@ def event_sentence(event: Event) -> str | None:
             f"in the sandbox, because they could not be fetched in time."
         )
     if isinstance(event, Unreachable):
-        return (
-            f"The sandbox cannot be reached at the moment ({event.error}) What was sent goes on "
-            f"there, and its output is fetched when it can be; interrupt twice to give up."
-        )
+        return f"The sandbox cannot be reached at the moment ({event.error}) {_FATE[event.cell]}"
     if isinstance(event, ReachableAgain):
         return "The sandbox can be reached again."
     return None

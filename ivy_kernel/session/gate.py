@@ -10,7 +10,6 @@ from typing import TypeVar
 
 from ivy_kernel.errors import (
     IvyError,
-    NetworkError,
     NoSandboxError,
     NotFoundError,
     NotReadyError,
@@ -20,7 +19,7 @@ from ivy_kernel.errors import (
     SandboxLostError,
 )
 from ivy_kernel.models import Cell, Message, Outcome, Sink
-from ivy_kernel.routes.base import Route
+from ivy_kernel.routes.base import Namespace, Route
 from ivy_kernel.session.lifecycle import Lifecycle, failed_error
 from ivy_kernel.session.route_choice import RouteChoice
 from ivy_kernel.session.start_progress import StartProgress
@@ -35,17 +34,19 @@ CHECK_AFTER_SECONDS = 15.0
 NOT_READY_PAUSE_SECONDS = 0.5
 """Between tries, when the platform says "not ready" and not how long to wait."""
 
-END_LOOK_SECONDS = 2.0
+END_LOOK_SECONDS = 5.0
 """Time that a cell with an unknown end may wait for a look at its sandbox."""
 
-LOCAL_KEEP_ALIVE_SECONDS = 300.0
+LOOK_TWICE_SECONDS = 0.3
+"""An end that loses variables is believed when a second look, so much later, sees it too: one
+replica of the platform may be wrong."""
 
 
 class SandboxGate:
     """Makes sure that a usable sandbox, route and namespace exist before a cell is sent.
 
-    It is the one place that knows when the sandbox was last heard of, whether variables of earlier
-    cells are in it, and what happens when they are gone.
+    It is the one place that knows when the sandbox was last heard of, and what happens when it is
+    gone; whether variables of earlier cells were in it is the namespace's to know.
 
     Parameters
     ----------
@@ -57,6 +58,8 @@ class SandboxGate:
         Whether a user's cell may start a sandbox.
     fresh
         Whether the first cell must find an empty namespace.
+    namespace
+        The notebook's variables in this sandbox.
 
     Attributes
     ----------
@@ -65,14 +68,21 @@ class SandboxGate:
     """
 
     def __init__(
-        self, lifecycle: Lifecycle, choice: RouteChoice, *, auto_create: bool, fresh: bool
+        self,
+        lifecycle: Lifecycle,
+        choice: RouteChoice,
+        *,
+        auto_create: bool,
+        fresh: bool,
+        namespace: Namespace,
     ) -> None:
         self._lifecycle = lifecycle
         self._choice = choice
         self._auto_create = auto_create
-        self._keep_alive = KeepAlive(lifecycle)
+        self._keep_alive = KeepAlive(lifecycle, self)
+        self._namespace = namespace
         self._contact: float | None = None
-        self._has_variables = False
+        self._seen_active = -math.inf
         self._noticed_routes: set[str] = set()
         self._not_ready_until = math.inf
         self.fresh_wanted = fresh
@@ -86,6 +96,22 @@ class SandboxGate:
     def contact_is_old(self) -> bool:
         """Whether anything may have become of the sandbox since it was heard of."""
         return self._contact is None or monotonic_seconds() - self._contact > CHECK_AFTER_SECONDS
+
+    async def require_active(self) -> None:
+        """See that a question would wake no sandbox: the user has run nothing. Starts nothing.
+
+        Raises
+        ------
+        NoSandboxError
+            When it is not there, or sleeps.
+        """
+        last = max(self._seen_active, -math.inf if self._contact is None else self._contact)
+        if monotonic_seconds() - last <= CHECK_AFTER_SECONDS:
+            return
+        if (await self._lifecycle.look()).state != "active":
+            self.out_of_contact()
+            raise NoSandboxError(f"{self._lifecycle.name} has no sandbox running to be asked.")
+        self._seen_active = monotonic_seconds()
 
     def begin(self) -> None:
         """Called when a cell's run begins: what is "not ready" is waited for only so long."""
@@ -101,14 +127,18 @@ class SandboxGate:
         IvyError
             When it is not: says why. Nothing of the cell was run.
         """
+        self.raise_loss()
         route = self._choice.route
         must_look = route is None or self._contact is None
         if must_look or (self.contact_is_old and route is not None and not route.notices_losses):
             await self.require_sandbox(cell, sink)
             route = self._choice.route  # unless it was terminated meanwhile
-            if route is not None and self._has_variables:
+            if route is not None and self._namespace.holder:
                 await self.check(route, sink)
+        is_new = self._choice.route is None
         route = await self._when_ready(self.open_route, sink)
+        if is_new and self._namespace.holder:  # of an earlier session's route
+            await self.check(route, sink)
         if self.fresh_wanted:
             await route.restart()
             self.fresh_wanted = False
@@ -134,17 +164,20 @@ class SandboxGate:
         SandboxFailedError
             When it did not become ready.
         """
+        self.raise_loss()
         status = await self._lifecycle.status()
         name = self._lifecycle.name
+        if self._namespace.holder and status.state in END_STATES:
+            await asyncio.sleep(LOOK_TWICE_SECONDS)
+            status = await self._lifecycle.status()
         if status.state == "active":
             return
         if status.state in CHANGING_STATES:
             await self.wait_until_ready(sink)
             return
         # A loss is told before anything else: a new sandbox would hide it from the user.
-        if self._has_variables:
-            self.forget()
-            raise self._lost_error(status)
+        if self._namespace.holder:
+            raise self._lost(status)
         if status.state == "failed" and not cell.store_history:
             raise failed_error(name, status)
         if status.state == "unknown":
@@ -173,9 +206,15 @@ class SandboxGate:
         progress = StartProgress(self._lifecycle.name, sink)
         try:
             status = await self._lifecycle.wait_until_ready(progress.show)
+        except SandboxFailedError:
+            if self._namespace.holder:  # it has run cells, so this is no start that failed
+                raise self._lost(await self._lifecycle.status()) from None
+            raise
         finally:
             progress.clear()
         if status.state not in ("active", "unknown"):
+            if self._namespace.holder:
+                raise self._lost(status)
             raise SandboxFailedError(
                 f"{self._lifecycle.name} did not become ready: its state is now "
                 f"{_state_word(status)}. Nothing of this cell was run. Run it again to start a "
@@ -206,10 +245,10 @@ class SandboxGate:
         except NotFoundError as error:
             raise await self.explained(error) from error
         except RouteError as error:
-            self.forget()
+            self._let_go()
             raise SandboxLostError(
                 f"The sandbox no longer runs what it ran before, so the variables are taken "
-                f"for gone ({error}). Nothing of this cell was run."
+                f"for gone ({error})"
             ) from error
         self._contact = monotonic_seconds()
 
@@ -244,42 +283,66 @@ class SandboxGate:
             return  # terminated, by the user's own wish, meanwhile
         is_in_contact = outcome.fate not in ("lost", "unknown")
         self._contact = monotonic_seconds() if is_in_contact else None
-        self._has_variables = outcome.fate != "lost"  # that loss has been told
+        if outcome.fate != "lost":
+            self._namespace.holder = route.holder
 
-    def failed(self, error: Exception) -> None:
+    def failed(self, error: Exception, *, may_have_run: bool) -> None:
         """Called after an error: the next cell looks at the sandbox first."""
         if isinstance(error, SandboxBrokenError):
-            self.forget()
+            self._let_go()
         self._contact = None
-        if isinstance(error, NetworkError):
-            # A cell that got no answer may have run, and left variables.
-            self._has_variables = self._has_variables or self._choice.route is not None
+        route = self._choice.route
+        if may_have_run and route is not None:  # and left variables
+            self._namespace.holder = self._namespace.holder or route.holder
 
     async def explained(self, error: NotFoundError) -> IvyError:
         """Return what a 404 means: one replica's mistake, or the end of the sandbox."""
         status = await self._lifecycle.status()
         if status.state in ("active", "unknown") or status.state in CHANGING_STATES:
             return error
-        self.forget()
-        return self._lost_error(status)
+        return self._lost(status) if self._namespace.holder else error
 
-    async def end_sentence(self) -> str:
-        """Say why a cell has no known end, where that is the end of its sandbox; else empty."""
+    async def sandbox_end(self) -> SandboxLostError | None:
+        """Look whether the sandbox has ended under a cell, or before it; ``None`` if unknown."""
         try:
-            looking = self._lifecycle.status(retry=False)
-            status = await asyncio.wait_for(looking, END_LOOK_SECONDS)
+            status = await asyncio.wait_for(self._look_for_an_end(), END_LOOK_SECONDS)
         except (asyncio.TimeoutError, IvyError):
-            return ""
+            return None
         if status.state not in END_STATES:
-            return ""
-        if status.state == "failed" and not self._has_variables:
-            return ""  # it never ran anything
-        self.forget()
-        return (
-            f"{self._lifecycle.name} is gone (its state is now {_state_word(status)}), and the "
-            f"variables with it. It ended while this cell was running; how far that had come is "
-            f"not known."
-        )
+            return None
+        if status.state == "failed" and not self._namespace.holder:
+            return None  # it never ran anything
+        return self._lost(status)
+
+    async def _look_for_an_end(self) -> SandboxStatus:
+        status = await self._lifecycle.look()
+        if status.state in END_STATES:
+            await asyncio.sleep(LOOK_TWICE_SECONDS)
+            status = await self._lifecycle.look()
+        return status
+
+    @property
+    def has_variables(self) -> bool:
+        """Whether a cell may have left variables that are not known, and told, to be gone."""
+        return bool(self._namespace.holder)
+
+    def raise_loss(self) -> None:
+        """Raise a loss that no cell has told: nothing runs before that.
+
+        Raises
+        ------
+        SandboxLostError
+            When there is one.
+        """
+        loss = self._namespace.take_loss()
+        if loss is not None:
+            raise loss
+
+    def told(self, cell: Cell, loss: SandboxLostError) -> None:
+        """Called when a cell has ended as lost: the user knows, unless the cell is hidden."""
+        self._namespace.forget()
+        if cell.silent or not cell.store_history:
+            self._namespace.lose(loss)
 
     def out_of_contact(self) -> None:
         """Have the next cell look at the sandbox first."""
@@ -287,18 +350,31 @@ class SandboxGate:
 
     def forget(self) -> None:
         """Forget the sandbox of before: it is gone, and the user knows it."""
+        self._let_go()
+        self._namespace.forget()
+
+    def _let_go(self) -> None:
+        """Begin anew with the next cell; whether variables were lost is still known."""
         self._choice.forget()
-        self._contact, self._has_variables = None, False
+        self._contact, self._seen_active = None, -math.inf
 
     def close(self) -> None:
         """No cell will be prepared any more."""
         self._keep_alive.end()
 
-    def _lost_error(self, status: SandboxStatus) -> SandboxLostError:
+    def _lost(self, status: SandboxStatus) -> SandboxLostError:
+        """Let go of a sandbox that has ended; return the error that tells it."""
+        had_variables = self._namespace.holder != "script"
+        self._let_go()
+        what = "the variables" if had_variables else "all that its cells had started"
         return SandboxLostError(
-            f"{self._lifecycle.name} is gone (its state is now {_state_word(status)}), and the "
-            f"variables with it. Nothing of this cell was run. Run it again to start a new "
-            f"sandbox."
+            f"{self._lifecycle.name} is gone (its state is now {_state_word(status)}), and {what} "
+            f"with it.",
+            advice=(
+                "Run it again to start a new sandbox."
+                if self._auto_create
+                else "Run %ivy create to start a new sandbox, then this cell again."
+            ),
         )
 
 
@@ -313,8 +389,9 @@ class KeepAlive:
     Nothing of the kind is done to a sandbox in the cloud, which would be kept from hibernating.
     """
 
-    def __init__(self, lifecycle: Lifecycle) -> None:
+    def __init__(self, lifecycle: Lifecycle, gate: SandboxGate) -> None:
         self._lifecycle = lifecycle
+        self._gate = gate
         self._task: asyncio.Future[None] | None = None
 
     def begin(self) -> None:
@@ -329,6 +406,8 @@ class KeepAlive:
 
     async def _look(self) -> None:
         while True:
-            await asyncio.sleep(LOCAL_KEEP_ALIVE_SECONDS)
+            await asyncio.sleep(self._lifecycle.keep_alive_seconds)
             with suppress(IvyError):
-                await self._lifecycle.read_status()
+                # Ivy's own status: that of Recoup may be another server's, and keeps nothing here.
+                if (await self._lifecycle.look()).state in END_STATES:
+                    self._gate.out_of_contact()

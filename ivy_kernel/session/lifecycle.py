@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from ivy_kernel.api.clients import IvyClient, RecoupClient
 from ivy_kernel.api.connection import ApiResponse
@@ -31,6 +32,11 @@ from ivy_kernel.status.monitor import Monitor, monitor_for
 LONGEST_POLL_SECONDS = 1.5
 """The API asks for a poll "about once per second or two" while a sandbox starts."""
 SHORTEST_POLL_SECONDS = 0.2
+
+LOCAL_END_SECONDS = 3.0
+"""A local server that has closed its port may clean up for so long before it is gone."""
+
+LOCAL_KEEP_ALIVE_SECONDS = 300.0
 
 Progress = Callable[[SandboxStatus], None]
 """Called with each status while a sandbox starts."""
@@ -61,6 +67,8 @@ class Lifecycle:
         Recoup's client and session, when its status, with deadlines, is shown instead of Ivy's.
     key_fingerprint
         Returns a value that is equal as long as the same credential is in use; see `Monitor`.
+    keep_alive_seconds
+        Interval of the requests that keep the local sandbox while a notebook is open.
     """
 
     def __init__(
@@ -77,11 +85,13 @@ class Lifecycle:
         connect_recoup: Callable[[], Awaitable[RecoupClient]] | None = None,
         recoup_session_id: str = "",
         key_fingerprint: Callable[[], object] | None = None,
+        keep_alive_seconds: float = LOCAL_KEEP_ALIVE_SECONDS,
     ) -> None:
         self._connect = connect
         self._client: IvyClient | None = None
         self._connecting = asyncio.Lock()
         self.start_timeout_seconds = start_timeout_seconds
+        self.keep_alive_seconds = keep_alive_seconds
         self._missing_campaign = missing_campaign
         self._api_url = api_url
         self._connect_recoup = connect_recoup
@@ -162,39 +172,66 @@ class Lifecycle:
             Whether to retry on failure; a caller that polls anyway says no.
         """
         try:
-            answer = await (await self.client()).status(self.chat_id, retry=retry)
-        except NotSentError:
+            return self._share(await self._ivy_status(retry=retry))
+        except (CredentialsError, NotSentError):
             if not self.local:
                 raise
-            # The local server ended when it had been idle for long; `client` starts it again.
+            # Its server has ended, and perhaps another one has its address; `client` starts it.
+            await self._settled_local_server()
             await self.aclose()
-            answer = await (await self.client()).status(self.chat_id, retry=retry)
-        return self._share(parse_ivy_status(answer.body, _timing(answer)))
+            return self._share(await self._ivy_status(retry=retry))
+
+    async def look(self) -> SandboxStatus:
+        """Read Ivy's status once, to see whether cells can still run there. Starts nothing.
+
+        Not Recoup's: a Recoup session may be inactive beside an Ivy sandbox that runs.
+        """
+        read = partial(self._ivy_status, retry=False)
+        return self._share(await (self._of_local_server(read) if self.local else read()))
 
     async def read_status(self) -> SandboxStatus:
         """Read the status once for the monitor: Recoup's where that is set up, else Ivy's.
 
         Reading starts nothing: without its server, the local sandbox is not there.
         """
-        if not self.local:
-            return await self._read_status()
+        if self.local:
+            return await self._of_local_server(self._read_status)
+        return await self._read_status()
+
+    async def _of_local_server(self, read: Callable[[], Awaitable[SandboxStatus]]) -> SandboxStatus:
+        """Return what is read from the local server; without one, the local sandbox is not there.
+
+        A refused connection on this machine means that it has ended.
+        """
         if local_server.find() is None:
             await self.aclose()
             return _no_sandbox()
         try:
-            return await self._read_status()
+            return await read()
         except (CredentialsError, NotSentError):
+            found = await self._settled_local_server()
             await self.aclose()  # our client may be for a server that was replaced since
-            if local_server.find() is None:
-                return _no_sandbox()
-            return await self._read_status()
+            return _no_sandbox() if found is None else await read()
+
+    async def _settled_local_server(self) -> local_server.LocalServer | None:
+        """Return the server that runs; waits for one that has closed its port to end, or be new."""
+        before = local_server.find()
+        deadline = monotonic_seconds() + LOCAL_END_SECONDS
+        while (found := local_server.find()) == before and found is not None:
+            if monotonic_seconds() > deadline or local_server.listens(found):
+                break
+            await asyncio.sleep(SHORTEST_POLL_SECONDS / 4)
+        return found
+
+    async def _ivy_status(self, *, retry: bool) -> SandboxStatus:
+        answer = await (await self.client()).status(self.chat_id, retry=retry)
+        return parse_ivy_status(answer.body, _timing(answer))
 
     async def _read_status(self) -> SandboxStatus:
         # Not by `_share`: the monitor would take each of its own answers for an action of ours,
         # and would never slow down.
         if self._connect_recoup is None:
-            answer = await (await self.client()).status(self.chat_id, retry=False)
-            return parse_ivy_status(answer.body, _timing(answer))
+            return await self._ivy_status(retry=False)
         if self._recoup is None:
             self._recoup = await self._connect_recoup()
         answer = await self._recoup.status(self._recoup_session_id)

@@ -10,6 +10,7 @@ import asyncio
 import fcntl
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -78,6 +79,16 @@ def find() -> LocalServer | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return found if _is_server(found.process_id) else None
+
+
+def listens(found: LocalServer) -> bool:
+    """Whether anything accepts connections at a server's address."""
+    host, _, port = found.url.partition("://")[2].partition("/")[0].rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=1.0).close()
+    except OSError:
+        return False
+    return True
 
 
 def _is_server(process_id: int) -> bool:

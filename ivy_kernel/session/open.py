@@ -20,10 +20,11 @@ from ivy_kernel.api.clients import RETRY_SECONDS, IvyClient, RecoupClient, recou
 from ivy_kernel.api.connection import Connection
 from ivy_kernel.models import Sink
 from ivy_kernel.routes.agent.options import AgentOptions
+from ivy_kernel.routes.base import Namespace
 from ivy_kernel.routes.events import Event
 from ivy_kernel.routes.tools import TOOLS
 from ivy_kernel.session import local_server, private_file
-from ivy_kernel.session.lifecycle import Lifecycle
+from ivy_kernel.session.lifecycle import LOCAL_KEEP_ALIVE_SECONDS, Lifecycle
 from ivy_kernel.session.session import Session
 from ivy_kernel.settings.live import LiveSettings
 from ivy_kernel.settings.settings import LOCAL_CHAT_ID, Ivy, missing_sentence
@@ -137,6 +138,7 @@ def open_lifecycle(
         connect_recoup=_recoup_connector(live) if recoup_session_id else None,
         recoup_session_id=recoup_session_id,
         key_fingerprint=lambda: _key_fingerprint(live),
+        keep_alive_seconds=min(LOCAL_KEEP_ALIVE_SECONDS, settings.local_idle_exit_seconds / 3),
     )
 
 
@@ -147,6 +149,7 @@ def open_session(
     session_key: str | None = None,
     on_background: Sink | None = None,
     on_event: Callable[[Event], None] | None = None,
+    namespace: Namespace | None = None,
 ) -> Session:
     """Return a session on the sandbox that the settings name. Sends no request yet.
 
@@ -154,7 +157,7 @@ def open_session(
     ----------
     live
         The settings.
-    fresh, session_key, on_background, on_event
+    fresh, session_key, on_background, on_event, namespace
         As in `Session`.
 
     Raises
@@ -175,6 +178,7 @@ def open_session(
         on_background=on_background,
         on_event=on_event,
         agent_options=LOCAL_AGENT if lifecycle.local else CLOUD_AGENT,
+        namespace=namespace,
     )
 
 

@@ -9,7 +9,7 @@ from ivy_kernel.errors import RouteError
 from ivy_kernel.models import Json
 from ivy_kernel.routes.agent.options import AgentOptions
 from ivy_kernel.routes.agent.route import AgentRoute
-from ivy_kernel.routes.base import LiveKernel, Route, RouteListener
+from ivy_kernel.routes.base import LiveKernel, Namespace, Route, RouteListener
 from ivy_kernel.routes.one_call import NotebookRoute, ScriptRoute
 from ivy_kernel.routes.tools import SandboxTools
 from ivy_kernel.session.lifecycle import Lifecycle
@@ -34,6 +34,8 @@ class RouteChoice:
         Names our kernel in the sandbox on the agent route.
     agent_options
         Of the agent route; ``None``: the defaults.
+    namespace
+        The notebook's variables in this sandbox.
     """
 
     def __init__(
@@ -46,7 +48,9 @@ class RouteChoice:
         code_fields: Mapping[str, str],
         session_key: str,
         agent_options: AgentOptions | None = None,
+        namespace: Namespace,
     ) -> None:
+        self._namespace = namespace
         self._lifecycle = lifecycle
         self._listener = listener
         self._wanted = wanted
@@ -118,8 +122,9 @@ class RouteChoice:
                     session_key=self._session_key,
                     listener=self._listener,
                     options=self._agent_options,
+                    namespace=self._namespace,
                 ),
-                NotebookRoute(tools, cell_timeout_seconds=seconds),
+                NotebookRoute(tools, cell_timeout_seconds=seconds, namespace=self._namespace),
                 ScriptRoute(tools, cell_timeout_seconds=seconds),
             ]
         return [route for route in self._candidates if self._wanted in ("auto", route.name)]

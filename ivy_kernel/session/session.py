@@ -5,24 +5,34 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 from ivy_kernel.errors import (
+    CredentialsError,
     IvyError,
-    NoAnswerError,
-    NoSandboxError,
+    NetworkError,
     NotFoundError,
     NotReadyError,
+    RouteError,
     SandboxBrokenError,
+    SandboxError,
     SandboxLostError,
     UnexpectedStatusError,
 )
 from ivy_kernel.models import Cell, Json, Message, Outcome, Sink
 from ivy_kernel.routes.agent.options import AgentOptions
-from ivy_kernel.routes.base import LiveKernel, Route
-from ivy_kernel.routes.events import AgentLost, Event, Unreachable
+from ivy_kernel.routes.base import LiveKernel, Namespace, Route
+from ivy_kernel.routes.events import AgentLost, Disconnected, Event, Unreachable
 from ivy_kernel.routes.one_call import NamedTool
-from ivy_kernel.routes.outcomes import TERMINATED, show_error, show_ivy_error, succeeded
+from ivy_kernel.routes.outcomes import (
+    ENDED_UNDER_CELL,
+    TERMINATED,
+    may_have_run,
+    show_error,
+    show_ivy_error,
+    succeeded,
+)
 from ivy_kernel.session.gate import SandboxGate
 from ivy_kernel.session.lifecycle import Lifecycle
 from ivy_kernel.session.route_choice import RouteChoice
@@ -30,13 +40,21 @@ from ivy_kernel.status.model import SandboxStatus
 
 Result = TypeVar("Result")
 
+LOST_BY_HIDDEN_CODE = (
+    "The variables are gone, because the sandbox or its Python ended while code ran there that no "
+    "cell shows."
+)
+
 NOT_RUN = (
     "Interrupted before it was sent to the sandbox. Nothing of this cell was run. A sandbox that "
     "is starting goes on starting, and the next cell uses it when it is ready."
 )
 
-ERRORS_WHEN_SANDBOX_ENDS = (NoAnswerError, SandboxBrokenError, UnexpectedStatusError)
-"""Errors that a call can raise when its sandbox ends while it runs."""
+ERRORS_WHEN_SANDBOX_ENDS = (
+    *(NetworkError, RouteError),
+    *(CredentialsError, NotFoundError, NotReadyError, SandboxBrokenError, UnexpectedStatusError),
+)
+"""Errors that a call can raise when its sandbox has ended, before it or while it runs."""
 
 
 class _CellRun:
@@ -122,6 +140,10 @@ class _CellRun:
         """Return the outcome of a cell that was interrupted before it was sent."""
         return show_error(self._sink, "KeyboardInterrupt", NOT_RUN, "interrupted")
 
+    def lost(self, sentence: str) -> Outcome:
+        """Return the outcome of a cell whose sandbox has ended under it."""
+        return show_error(self._sink, SandboxLostError.__name__, sentence, "lost")
+
     async def interrupt(self) -> bool:
         """Stop what is under way; return whether there was anything."""
         self._was_interrupted = True
@@ -160,6 +182,8 @@ class Session:
         Takes what the route tells beside messages.
     agent_options
         Of the agent route; ``None``: the defaults.
+    namespace
+        The notebook's variables in this sandbox, which outlive the session; ``None`` for new ones.
     """
 
     def __init__(
@@ -175,7 +199,9 @@ class Session:
         on_background: Sink | None = None,
         on_event: Callable[[Event], None] | None = None,
         agent_options: AgentOptions | None = None,
+        namespace: Namespace | None = None,
     ) -> None:
+        namespace = namespace or Namespace()
         self.lifecycle = lifecycle
         self._show_background = on_background or _ignore
         self._tell = on_event or _ignore
@@ -187,8 +213,11 @@ class Session:
             code_fields=code_fields or {},
             session_key=session_key or secrets.token_hex(8),
             agent_options=agent_options,
+            namespace=namespace,
         )
-        self._gate = SandboxGate(lifecycle, self._choice, auto_create=auto_create, fresh=fresh)
+        self._gate = SandboxGate(
+            lifecycle, self._choice, auto_create=auto_create, fresh=fresh, namespace=namespace
+        )
         self._run: _CellRun | None = None
         self._lock = asyncio.Lock()
         self._terminating = asyncio.Lock()
@@ -208,32 +237,49 @@ class Session:
         on_ready
             Called when the sandbox is ready and the cell is about to be sent.
         """
-        return await self._run_alone(lambda run: self._execute(run, cell, sink, on_ready), sink)
+        work = partial(self._execute, cell=cell, sink=sink, on_ready=on_ready)
+        return await self._run_alone(work, cell, sink)
 
     async def run_tool(self, tool: NamedTool, cell: Cell, sink: Sink) -> Outcome:
         """Run one of the platform's other tools, as `execute` runs a cell.
 
         Called by the magics for ``--lang`` and ``--tool``.
         """
-        return await self._run_alone(lambda run: self._run_tool(run, tool, cell, sink), sink)
+        work = partial(self._run_tool, tool=tool, cell=cell, sink=sink)
+        return await self._run_alone(work, cell, sink)
 
     async def _run_alone(
-        self, work: Callable[[_CellRun], Awaitable[Outcome]], sink: Sink
+        self, work: Callable[[_CellRun], Awaitable[Outcome]], cell: Cell, sink: Sink
     ) -> Outcome:
         async with self._lock:
             run = self._run = _CellRun(sink, self._gate)
             self._gate.begin()
             try:
-                return await work(run)
+                outcome = await work(run)
+                if outcome.fate == "lost":
+                    self._gate.told(cell, SandboxLostError(LOST_BY_HIDDEN_CODE))
+                return outcome
             except IvyError as error:
-                self._gate.failed(error)
-                # Widget and panel should not show for a whole interval what is no longer true.
-                self.lifecycle.refresh_soon()
-                return show_ivy_error(sink, error, was_sent=run.was_sent)
+                return await self._end_with_error(run, error, cell, sink)
             finally:
                 self._run = None
 
-    async def _run_tool(self, run: _CellRun, tool: NamedTool, cell: Cell, sink: Sink) -> Outcome:
+    async def _end_with_error(
+        self, run: _CellRun, error: IvyError, cell: Cell, sink: Sink
+    ) -> Outcome:
+        """End a cell with an error of ours; it is told as a loss where the sandbox has ended."""
+        may_run = may_have_run(error, was_sent=run.was_sent)
+        is_general = isinstance(error, ERRORS_WHEN_SANDBOX_ENDS) or type(error) is SandboxError
+        if is_general and not may_run and self._gate.has_variables:
+            error = await self._gate.sandbox_end() or error
+        self._gate.failed(error, may_have_run=may_run)
+        if isinstance(error, SandboxLostError):
+            self._gate.told(cell, error)
+        # Widget and panel should not show for a whole interval what is no longer true.
+        self.lifecycle.refresh_soon()
+        return show_ivy_error(sink, error, was_sent=run.was_sent)
+
+    async def _run_tool(self, run: _CellRun, *, tool: NamedTool, cell: Cell, sink: Sink) -> Outcome:
         seen = await run.prepare(self._gate.require_sandbox(cell, sink))
         if isinstance(seen, Outcome):
             return seen
@@ -245,7 +291,7 @@ class Session:
         )
 
     async def _execute(
-        self, run: _CellRun, cell: Cell, sink: Sink, on_ready: Callable[[], None] | None
+        self, run: _CellRun, *, cell: Cell, sink: Sink, on_ready: Callable[[], None] | None
     ) -> Outcome:
         if is_empty(cell.code):
             return succeeded()
@@ -276,11 +322,12 @@ class Session:
             # The answer to a terminate under way may come after the cell's error: wait for it.
             async with self._terminating:
                 if run.was_terminated:
-                    raise SandboxLostError(TERMINATED) from error
-            if run.was_sent and isinstance(error, ERRORS_WHEN_SANDBOX_ENDS):
-                words = await self._gate.end_sentence()
-                if words:
-                    raise SandboxLostError(words) from error
+                    return run.lost(TERMINATED)
+            is_general = isinstance(error, ERRORS_WHEN_SANDBOX_ENDS)
+            if is_general and may_have_run(error, was_sent=run.was_sent):
+                end = await self._gate.sandbox_end()
+                if end is not None:
+                    return run.lost(f"{end} {ENDED_UNDER_CELL}")
             raise
 
     @property
@@ -314,12 +361,9 @@ class Session:
         """
         if self.busy or self._choice.route is None:
             return None
-        if self._gate.contact_is_old:
-            # The user has run nothing, so a tool call must not wake a sandbox that sleeps.
-            if (await self.lifecycle.read_status()).state != "active":
-                raise NoSandboxError(f"{self.lifecycle.name} has no sandbox running to be asked.")
-            if not self._gate.in_contact:
-                return None
+        await self._gate.require_active()
+        if not self._gate.in_contact:
+            return None  # the next cell has to look first
         async with self._lock:
             route = self._choice.route
             return None if route is None else await route.ask(msg_type, content)
@@ -361,6 +405,7 @@ class Session:
     # The sandbox's life ------------------------------------------------------------------------
     async def create(self, sink: Sink) -> SandboxStatus:
         """Start the sandbox now and wait for it, with progress in ``sink``."""
+        self._gate.out_of_contact()  # the next cell looks whether it is another one
         await self.lifecycle.create()
         return await self._gate.wait_until_ready(sink)
 
@@ -415,13 +460,13 @@ class Session:
 
     def on_event(self, event: Event) -> None:
         """Take what a route tells beside messages."""
-        if isinstance(event, AgentLost | Unreachable):
+        if isinstance(event, AgentLost | Disconnected | Unreachable):
             self._gate.out_of_contact()
         self._tell(event)
 
-    async def sandbox_end(self) -> str:
-        """Say that the sandbox has ended under a cell; empty when it has not."""
-        return await self._gate.end_sentence()
+    async def sandbox_end(self) -> SandboxLostError | None:
+        """Say that the sandbox has ended; ``None`` when that is not known."""
+        return await self._gate.sandbox_end()
 
 
 def _ignore(_: object) -> None:

@@ -232,9 +232,8 @@ class Listener:
     on_background: Callable[[Message], None]
     on_event: Callable[[Event], None]
 
-    async def sandbox_end(self) -> str:
+    async def sandbox_end(self) -> None:
         """Called by the route for a cell whose end it does not know."""
-        return ""
 
 
 @contextlib.asynccontextmanager

@@ -83,16 +83,24 @@ class FaultProxy:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[FaultProxy]:
         """Serve within the ``async with`` block."""
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.port = server.sockets[0].getsockname()[1]
+        await self.listen()
         try:
             yield self
         finally:
-            server.close()
-            for task in list(self._tasks):
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-            await server.wait_closed()
+            await self.stop_listening()
+
+    async def listen(self) -> None:
+        """Begin to serve, or begin again at the same port."""
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop_listening(self) -> None:
+        """End all connections; new ones are refused, as by a platform that is down."""
+        self._server.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._server.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

@@ -172,6 +172,8 @@ class Submission:
         Whether any call has carried it yet.
     may_have_arrived
         Whether it was in a call that has ended and that the agent may have read.
+    is_acknowledged
+        Whether the agent has said that it has applied it.
     calls_in_flight
         How many calls carry it at this moment.
     """
@@ -180,6 +182,7 @@ class Submission:
     body: Json
     is_sent: bool = False
     may_have_arrived: bool = False
+    is_acknowledged: bool = False
     calls_in_flight: int = 0
 
     @property
@@ -240,7 +243,8 @@ class Outbox:
     def acknowledge(self, number: int) -> None:
         """Drop the submissions up to this number, which the agent has applied."""
         for applied in [n for n in self._unacknowledged if n <= number]:
-            self._unacknowledged.pop(applied).may_have_arrived = True
+            submission = self._unacknowledged.pop(applied)
+            submission.may_have_arrived = submission.is_acknowledged = True
 
 
 class AgentCalls:
@@ -347,7 +351,7 @@ class AgentCalls:
             except Exception as error:
                 pause_seconds = streak.failed(error)
                 times = streak.same_failures
-                self._listener.on_failed_call()
+                self._listener.on_failed_call(error)
                 # Twice in a row there was no agent: it has ended, and what was asked of it is moot.
                 is_gone = isinstance(error, NoAgentError) and times > 1
                 if is_gone or is_final(error, times):

@@ -32,7 +32,7 @@ from ivy_kernel.routes.agent.calls import (
     ToolCaller,
     pack,
 )
-from ivy_kernel.routes.agent.failures import FailureStreak, Health, is_final
+from ivy_kernel.routes.agent.failures import FailureStreak, Health, is_final, may_mean_the_end
 from ivy_kernel.routes.agent.frames import (
     ENOENT,
     AgentResponse,
@@ -46,7 +46,14 @@ from ivy_kernel.routes.agent.pacing import PollScheduler
 from ivy_kernel.routes.agent.poller import Poller
 from ivy_kernel.routes.agent.programs import in_private_namespace, new_call_id, start_program
 from ivy_kernel.routes.agent.requests import PendingRequest, RequestEndedError, RequestTable
-from ivy_kernel.routes.events import AgentLost, AgentOpened, ReachableAgain, Unreachable
+from ivy_kernel.routes.events import (
+    AgentLost,
+    AgentOpened,
+    CallRefused,
+    Disconnected,
+    ReachableAgain,
+    Unreachable,
+)
 from ivy_kernel.routes.tools import NOTEBOOK_TOOL
 
 START_TIMEOUT_SECONDS = 60.0  # includes sending the agent's archive and starting its Python
@@ -226,6 +233,14 @@ HELD_LIMIT_FACTOR = 4
 """The inbox may hold this many times the agent's own log limit: beyond that limit the agent drops
 output, but it keeps every reply."""
 
+SETTLE_SECONDS = 2.0
+"""When the sandbox has ended, calls under way fail within this time, or are given up."""
+
+
+def holder_of(nonce: str, generation: int) -> str:
+    """Return the name of an agent's kernel, as `Namespace` keeps it."""
+    return f"agent:{nonce}/{generation}"
+
 
 class AgentConnection:
     """Opens the poller when it is first needed, and remembers how earlier ones ended.
@@ -254,10 +269,7 @@ class AgentConnection:
         self._starter = AgentStarter(call, session_key, options, self._counters)
         self._scheduler: PollScheduler | None = None
         self._opening: asyncio.Task[Poller] | None = None
-        self._loss: SandboxLostError | None = None
-        # Nonce and generation of the kernel that could no longer be reached: after a reconnection
-        # they tell whether the user's variables are still there.
-        self._interrupted_kernel: tuple[str, int] | None = None
+        self._namespace = table.namespace
         self._is_closed = False
         self.poller: Poller | None = None
 
@@ -308,14 +320,9 @@ class AgentConnection:
 
     def raise_loss(self) -> None:
         """Raise the loss of the variables, once, instead of running a cell without them."""
-        loss, self._loss = self._loss or self._table.pop_pending_loss(), None
+        loss = self._namespace.take_loss()
         if loss is not None:
             raise loss
-
-    def forget_loss(self) -> None:
-        """Drop an unreported loss: the user has asked for a restart, so expects no variables."""
-        self._loss = None
-        self._table.pop_pending_loss()
 
     # -- the end of the connection
 
@@ -330,6 +337,13 @@ class AgentConnection:
             await self.poller.calls.ask({"shutdown": True}, deadline_seconds=deadline_seconds)
         self.close()
 
+    async def end_with_sandbox(self) -> None:
+        """Close because the sandbox is gone; what has provably not arrived there is known then."""
+        self._is_closed = True
+        if self.poller is not None:
+            await self.poller.settle(SETTLE_SECONDS)
+        self.close()
+
     def close(self) -> None:
         """Leave the agent, which lives on; requests in flight end with an unknown outcome."""
         self._is_closed = True
@@ -337,7 +351,7 @@ class AgentConnection:
             self._opening.cancel()
         if self.poller is not None:
             self.poller.close()
-            self.poller = None
+            self._drop_poller()
         self._table.end_all(SandboxError("This session was closed."))
 
     def describe(self) -> Json:
@@ -356,6 +370,12 @@ class AgentConnection:
         }
 
     # -- opening
+
+    def _drop_poller(self) -> None:
+        """Forget the poller, but not how far it has read: a later one must not show that again."""
+        poller, self.poller = self.poller, None
+        if poller is not None:
+            self._namespace.log_position = (poller.calls.agent.nonce, poller.inbox.read_offset)
 
     def _refuse_when_closed(self) -> None:
         if self._is_closed:
@@ -381,6 +401,7 @@ class AgentConnection:
         caller = ToolCaller(
             self._call, agent.launch_method.call_tool, agent.directory, self._counters
         )
+        nonce, offset = self._namespace.log_position
         poller = Poller(
             AgentCalls(caller, agent, self),
             self._scheduler,
@@ -388,6 +409,7 @@ class AgentConnection:
             self._table,
             self,
             held_limit_bytes=HELD_LIMIT_FACTOR * self._options.log_limit_bytes,
+            start=offset if nonce == agent.nonce else 0,
         )
         self.poller = poller
         running = tuple(str(i) for i in agent.header.get("under_way") or ())
@@ -397,39 +419,45 @@ class AgentConnection:
         return poller
 
     def _notice_lost_variables(self, agent: RunningAgent) -> None:
-        """Remember a loss when this is not the kernel that could no longer be reached."""
-        known, self._interrupted_kernel = self._interrupted_kernel, None
-        generation = self._table.generation
-        if known == (agent.nonce, generation):
+        """Remember a loss when this is not the kernel that the last cell was sent to."""
+        known, generation = self._namespace.holder, self._table.generation
+        if known == holder_of(agent.nonce, generation):
             return
-        if known is not None:
-            what = "kernel" if known[0] == agent.nonce else "agent"
-            self._loss = SandboxLostError(
-                f"The variables are gone, because the sandbox's {what} was started anew while it "
-                f"could not be reached."
+        is_another = known.startswith("agent:")
+        if is_another:
+            what = "kernel" if known.startswith(f"agent:{agent.nonce}/") else "agent"
+            self._namespace.lose(
+                SandboxLostError(
+                    f"The variables are gone, because the sandbox's {what} was started anew "
+                    f"meanwhile."
+                )
             )
         # The death of the old kernel may be in the log that is read next; a loss is reported once.
-        self._table.used_generation = 0 if self._loss is None else generation
+        self._table.used_generation = generation if is_another else 0
 
     # -- ConnectionListener
 
-    def on_failed_call(self) -> None:
+    def on_failed_call(self, error: Exception) -> None:
         """Withdraw interrupted requests: it may be known now that they have not arrived."""
         for pending in self._table.interrupted:
             self.withdraw(pending)
+        if may_mean_the_end(error):
+            self._table.listener.on_event(CallRefused(error))
 
     def on_connection_lost(self, reason: Exception) -> None:
         """End all requests, and remember a loss that no cell has reported to the user."""
-        poller, self.poller = self.poller, None
+        self._drop_poller()
         self._table.kernel = None
-        if poller is not None and not isinstance(reason, SandboxLostError):
-            self._interrupted_kernel = (poller.calls.agent.nonce, self._table.generation)
         is_reported = self._table.end_all(reason)
-        if isinstance(reason, SandboxLostError):
-            self._table.listener.on_event(AgentLost(str(reason)))
-            self._loss = None if is_reported else reason
+        if not isinstance(reason, SandboxLostError):
+            self._table.listener.on_event(Disconnected(reason))
+            return
+        self._table.listener.on_event(AgentLost(str(reason)))
+        if not is_reported:
+            self._namespace.lose(reason)
 
     def on_reachable(self, error: Exception | None) -> None:
         """Report that calls have been failing for some seconds, or get through again."""
-        event = ReachableAgain() if error is None else Unreachable(error)
+        cell = self._table.cell_arrival
+        event = ReachableAgain() if error is None else Unreachable(error, cell)
         self._table.listener.on_event(event)

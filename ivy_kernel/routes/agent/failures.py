@@ -72,6 +72,12 @@ def provably_not_run(error: BaseException) -> bool:
     return isinstance(error, (*_REFUSED_UNREAD, *_NOT_SENT, NoAgentError))
 
 
+def may_mean_the_end(error: BaseException) -> bool:
+    """Whether a call that failed with this error may have found no sandbox any more."""
+    refused = (CredentialsError, NotFoundError, NotReadyError, NotSentError, SandboxBrokenError)
+    return isinstance(error, refused)
+
+
 def is_final(error: BaseException, times: int) -> bool:
     """Whether an error that has come ``times`` in a row will not go away by itself."""
     if isinstance(error, SandboxBrokenError):
@@ -133,7 +139,7 @@ class TakenOverError(SandboxError):
 class ConnectionListener(Protocol):
     """Hears how the calls to one agent fare: `Health`, `AgentCalls` and `Poller` report to it."""
 
-    def on_failed_call(self) -> None:
+    def on_failed_call(self, error: Exception) -> None:
         """Called after each failed call: what it carried may be known not to have arrived."""
 
     def on_reachable(self, error: Exception | None) -> None:

@@ -57,6 +57,11 @@ class Inbox:
         self._unfinished: list[bytes] = []
 
     @property
+    def read_offset(self) -> int:
+        """The offset up to which records were read: that of the first one that is not whole."""
+        return self.offset - sum(map(len, self._unfinished))
+
+    @property
     def has_gap(self) -> bool:
         """Whether a slice has arrived and one before it has not."""
         return bool(self._early)

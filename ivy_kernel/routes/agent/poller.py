@@ -74,6 +74,8 @@ class Poller:
         Told of failed polls, and of the end.
     held_limit_bytes
         How much of the log may be held that cannot be read yet.
+    start
+        The offset up to which the log was read by an earlier connection; 0 when by none.
     """
 
     def __init__(
@@ -85,9 +87,12 @@ class Poller:
         listener: ConnectionListener,
         *,
         held_limit_bytes: int,
+        start: int = 0,
     ) -> None:
+        # Never beyond the log's end, whatever the agent says of it.
         base: int = calls.agent.header.get("base", 0)
-        self.inbox = Inbox(base, held_limit_bytes=held_limit_bytes)
+        start = min(start, calls.agent.header.get("end", 0))
+        self.inbox = Inbox(max(base, start), held_limit_bytes=held_limit_bytes)
         self.scheduler = scheduler
         self.size_limit = ResponseSizeLimit()
         self.calls = calls
@@ -142,6 +147,14 @@ class Poller:
         for task in self._tasks:
             if task is not current:
                 task.cancel()
+
+    async def settle(self, limit_seconds: float) -> None:
+        """Send no more polls, and let those under way end: it is known then what has arrived."""
+        self._is_closed = True
+        self.calls.close()
+        tasks = self._tasks - {asyncio.current_task()}
+        if tasks:
+            await asyncio.wait(tasks, timeout=limit_seconds)
 
     # -- polls
 
@@ -301,7 +314,7 @@ class Poller:
         elif self._backlog_bytes > FIRST_LIMIT_CHARS and not provably_not_run(error):
             self.size_limit.failed()
         # First, because what is withdrawn here is no reason to be patient below.
-        self._listener.on_failed_call()
+        self._listener.on_failed_call(error)
         self.scheduler.failed(error, now, asked=poll.poll_wait_seconds, lasted=now - poll.sent_at)
         verdict = self._health.failed(error, now, may_be_running=self._table.may_be_running)
         if verdict is not None:

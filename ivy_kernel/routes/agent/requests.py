@@ -20,8 +20,8 @@ from ivy_kernel.errors import SandboxError, SandboxLostError
 from ivy_kernel.models import Cell, Channel, Fate, Json, Message, Sink
 from ivy_kernel.routes.agent.calls import Submission
 from ivy_kernel.routes.agent.frames import to_message
-from ivy_kernel.routes.base import BackgroundListener
-from ivy_kernel.routes.events import KernelDied, KernelReady, OutputDropped
+from ivy_kernel.routes.base import BackgroundListener, Namespace
+from ivy_kernel.routes.events import Arrival, KernelDied, KernelReady, OutputDropped
 
 Result = TypeVar("Result")
 
@@ -104,6 +104,13 @@ class PendingRequest:
     def has_not_run(self) -> bool:
         """Whether it provably never reached the kernel."""
         return self.submission is None or self.submission.has_not_run
+
+    @property
+    def arrival(self) -> Arrival:
+        """Whether it has reached the agent."""
+        if self.submission is not None and self.submission.is_acknowledged:
+            return "arrived"
+        return "not arrived" if self.has_not_run else "unknown"
 
     def on_reply(self, reply: Message) -> None:
         """Keep the kernel's reply."""
@@ -249,6 +256,8 @@ class RequestTable:
     ----------
     listener
         Takes messages that belong to no request, and events.
+    namespace
+        The notebook's variables; keeps a loss that no cell has reported.
 
     Attributes
     ----------
@@ -258,8 +267,9 @@ class RequestTable:
         The number of the kernel that the last cell was sent to; 0 while none was.
     """
 
-    def __init__(self, listener: BackgroundListener) -> None:
+    def __init__(self, listener: BackgroundListener, namespace: Namespace) -> None:
         self.listener = listener
+        self.namespace = namespace
         self.generation = 1
         self.used_generation = 0
         self.kernel: KernelReady | None = None
@@ -267,7 +277,6 @@ class RequestTable:
         self._expected_generation = 0
         self._expected_restart = ""
         self._pending: dict[str, PendingRequest] = {}
-        self._pending_loss: SandboxLostError | None = None
         self._finished: deque[str] = deque(maxlen=FINISHED_KEPT)
 
     @property
@@ -279,6 +288,12 @@ class RequestTable:
     def may_be_running(self) -> bool:
         """Whether a request may be running in the sandbox."""
         return any(not pending.has_not_run for pending in self._pending.values())
+
+    @property
+    def cell_arrival(self) -> Arrival:
+        """Whether the cell under way has reached the agent."""
+        cells = [pending for pending in self._pending.values() if pending.is_cell]
+        return cells[0].arrival if cells else "no cell"
 
     @property
     def interrupted(self) -> list[PendingRequest]:
@@ -309,11 +324,6 @@ class RequestTable:
     def get(self, message_id: str) -> PendingRequest | None:
         """Return the request with this id, while it is in flight."""
         return self._pending.get(message_id)
-
-    def pop_pending_loss(self) -> SandboxLostError | None:
-        """Return, once, a loss that no cell has reported; the next cell must not run before."""
-        loss, self._pending_loss = self._pending_loss, None
-        return loss
 
     def end_all(self, cause: Exception) -> bool:
         """End every request for one cause; return whether a cell was among them to report it."""
@@ -414,12 +424,13 @@ class RequestTable:
         # the one that the last cell was sent to is old news, read late.
         is_reported = is_reported or never_ready or generation < self.used_generation
         if not is_reported:
-            self._pending_loss = cause
+            self.namespace.lose(cause)
         self.listener.on_event(KernelDied(str(cause), exit_code, log, is_reported))
 
     def _on_restarted(self, event: Json, generation: int) -> None:
         self.generation = max(self.generation, generation + 1)
-        self._pending_loss = None
+        if generation >= self.used_generation:
+            self.namespace.forget()  # the user wanted it
         if self._expected_restart in event.get("restarts", ()):
             self._expected_restart = ""
             self._expected_generation = generation + 1
@@ -432,7 +443,7 @@ class RequestTable:
         if pending is None:
             return
         # Only a cell reports the loss to the user; another request fails with it and leaves it.
-        cause = self.pop_pending_loss() if pending.is_cell else self._pending_loss
+        cause = self.namespace.take_loss() if pending.is_cell else self.namespace.loss
         cause = cause or SandboxLostError(
             "The variables are gone, because the kernel was replaced."
         )

@@ -20,7 +20,7 @@ from ivy_kernel.errors import (
 )
 from ivy_kernel.models import Cell, Channel, Fate, Json, Message, Outcome, Sink
 from ivy_kernel.routes.agent.calls import ToolCall
-from ivy_kernel.routes.agent.connection import AgentConnection
+from ivy_kernel.routes.agent.connection import AgentConnection, holder_of
 from ivy_kernel.routes.agent.options import AgentOptions
 from ivy_kernel.routes.agent.requests import (
     OutgoingMessage,
@@ -31,15 +31,22 @@ from ivy_kernel.routes.agent.requests import (
     fate_of,
     header_of,
 )
-from ivy_kernel.routes.base import LiveKernel, RouteListener, RouteName
+from ivy_kernel.routes.base import LiveKernel, Namespace, RouteListener, RouteName
 from ivy_kernel.routes.events import (
     AgentLost,
     AgentOpened,
+    CallRefused,
     Event,
     KernelDied,
     Unreachable,
 )
-from ivy_kernel.routes.outcomes import ERROR_NAMES, TERMINATED, show_error
+from ivy_kernel.routes.outcomes import (
+    ENDED_UNDER_CELL,
+    ERROR_NAMES,
+    NOT_RUN,
+    TERMINATED,
+    show_error,
+)
 
 Interrupted = Literal["sent", "armed", "finished", "unreachable"]
 
@@ -51,7 +58,10 @@ QUESTION_SECONDS = 30.0  # callers have their own, shorter limits
 INTERRUPT_SECONDS = 4.0
 CONTROL_SECONDS = 60.0
 
-TERMINATED_BEFORE = "The sandbox was terminated. Nothing of this cell was run."
+LOOK_AGAIN_SECONDS = 2.0
+"""After a look at the sandbox, which a refused call has caused, the next one may follow."""
+
+TERMINATED_BEFORE = "The sandbox was terminated."
 
 
 class AgentRoute:
@@ -74,6 +84,9 @@ class AgentRoute:
         of an earlier client) and events; finds out whether the sandbox has ended.
     options
         Limits and choices.
+    namespace
+        The notebook's variables in this sandbox, whichever route and session come before and after;
+        ``None`` for one of its own.
     """
 
     name: RouteName = "agent"
@@ -87,9 +100,12 @@ class AgentRoute:
         session_key: str,
         listener: RouteListener,
         options: AgentOptions | None = None,
+        namespace: Namespace | None = None,
     ) -> None:
+        self.holder = ""
         self._listener = listener
-        self._table = RequestTable(self)
+        self._namespace = namespace or Namespace()
+        self._table = RequestTable(self, self._namespace)
         self._connection = AgentConnection(
             call, session_key, options or AgentOptions(), self._table
         )
@@ -99,8 +115,9 @@ class AgentRoute:
         self._earlier_ids: set[str] = set()
         self._interrupts = 0
         self._is_terminated = False
-        self._sandbox_end = ""
+        self._sandbox_end: SandboxLostError | None = None
         self._looking: asyncio.Future[None] | None = None
+        self._may_look_at = 0.0
 
     @property
     def live(self) -> LiveKernel:
@@ -138,7 +155,7 @@ class AgentRoute:
     async def restart_kernel(self) -> None:
         """Replace the kernel by a new one with an empty namespace, whatever runs in the old one."""
         poller = await self._connection.opened()
-        self._connection.forget_loss()
+        self._namespace.forget()  # the user has asked for it, so expects no variables
         restart_id = secrets.token_hex(8)
         self._table.expect_restart(restart_id)
         poller.submit({"do": "restart", "id": restart_id})
@@ -192,6 +209,7 @@ class AgentRoute:
                 poller = await pending.unless_ended(self._connection.opened())
             self._connection.raise_loss()
             self._table.used_generation = self._table.generation
+            self.holder = holder_of(poller.calls.agent.nonce, self._table.generation)
             pending.submission = poller.submit(request.body(self._table.generation))
             reply = await pending.wait()
         except RequestEndedError as error:
@@ -199,6 +217,7 @@ class AgentRoute:
         except (NoAnswerError, AnswerError, SandboxError) as error:
             self._raise_not_run(error)
         else:
+            self._namespace.holder = self.holder
             content = dict(reply.content) if reply is not None else {}
             return Outcome(fate_of(content, was_interrupted=pending.was_interrupted), content)
         finally:
@@ -212,21 +231,33 @@ class AgentRoute:
 
     def _raise_not_run(self, error: Exception) -> NoReturn:
         """Raise the error of a cell that provably has not run."""
+        told = error
         if isinstance(error, NoAnswerError | AnswerError | SandboxError) and self._is_terminated:
-            raise SandboxLostError(TERMINATED_BEFORE) from error
-        if isinstance(error, NoAnswerError | AnswerError):
-            raise SandboxError(f"{error} Nothing of this cell was run.") from error
-        raise error
+            told = SandboxLostError(TERMINATED_BEFORE)
+        elif self._sandbox_end:
+            told = self._sandbox_end
+        elif isinstance(error, NoAnswerError | AnswerError):
+            told = SandboxError(f"{error} {NOT_RUN}")
+        if isinstance(told, SandboxLostError):
+            self._namespace.forget()  # this cell tells it
+        if told is error:
+            raise told
+        raise told from error
 
     async def _end_without_reply(self, ended: RequestEndedError, sink: Sink) -> Outcome:
         """End a cell without a reply; the sandbox's end may explain a fate that is unknown."""
         fate: Fate = ended.fate
         sentence = ended.sentence
-        if fate == "unknown":
-            known = TERMINATED if self._is_terminated else self._sandbox_end
-            explained = known or await self._listener.sandbox_end()
-            if explained:
-                fate, sentence = "lost", explained
+        if fate == "unknown" and self._is_terminated:
+            fate, sentence = "lost", TERMINATED
+        elif fate == "unknown":
+            end = self._sandbox_end or await self._listener.sandbox_end()
+            if end:
+                fate, sentence = "lost", f"{end} {ENDED_UNDER_CELL}"
+        if fate == "lost":
+            self._namespace.forget()  # this cell tells it
+        elif not ended.has_not_run:
+            self._namespace.holder = self.holder
         return show_error(sink, ERROR_NAMES[fate], sentence, fate)
 
     async def interrupt(self) -> None:
@@ -458,15 +489,22 @@ class AgentRoute:
             self._earlier_ids = set(event.running)
         elif isinstance(event, AgentLost | KernelDied):
             self._earlier_ids.clear()
-        elif isinstance(event, Unreachable) and self._cell_id and self._looking is None:
-            self._looking = asyncio.ensure_future(self._look_for_the_end())
+        elif isinstance(event, CallRefused | Unreachable):
+            self._look_soon()
         self._listener.on_event(event)
+
+    def _look_soon(self) -> None:
+        """Look whether the sandbox is gone, for a cell that waits; not with each refused call."""
+        now = asyncio.get_running_loop().time()
+        if self._cell_id and self._looking is None and now >= self._may_look_at:
+            self._looking = asyncio.ensure_future(self._look_for_the_end())
 
     async def _look_for_the_end(self) -> None:
         """End a cell whose messages cannot be fetched at once, if its sandbox is gone."""
         try:
             self._sandbox_end = await self._listener.sandbox_end()
             if self._sandbox_end:
-                self._connection.close()
+                await self._connection.end_with_sandbox()
         finally:
             self._looking = None
+            self._may_look_at = asyncio.get_running_loop().time() + LOOK_AGAIN_SECONDS
