@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import comm
@@ -102,6 +103,11 @@ class RemoteComms:
     The sandbox is asked first (message spec, "Comm info"). This is for when it does not answer in
     time: a page that is told "no comms" forgets its widgets for good.
 
+    Parameters
+    ----------
+    of_other_chats
+        Returns the comms of the other chats that the notebook has used.
+
     Attributes
     ----------
     is_complete
@@ -109,7 +115,8 @@ class RemoteComms:
         until it has listed its comms itself.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, of_other_chats: Callable[[], Iterable[RemoteComms]] = tuple) -> None:
+        self._of_other_chats = of_other_chats
         self._targets: dict[str, str] = {}
         self._generation = 0  # of the kernel; 0 while unknown
         self.is_complete = False
@@ -129,6 +136,12 @@ class RemoteComms:
             self._targets[comm_id] = str(content.get("target_name", ""))
         elif msg_type == "comm_close":
             self._targets.pop(comm_id, None)
+
+    def may_have(self, comm_id: str) -> bool:
+        """Whether a comm is open in this kernel, as far as is known."""
+        if comm_id in self._targets or self.is_complete:
+            return comm_id in self._targets
+        return not any(comm_id in other._targets for other in self._of_other_chats())
 
     def on_list(self, comms: Json) -> None:
         """Take the kernel's own list of its comms, which has those opened before our time."""
@@ -229,8 +242,13 @@ class Comms:
         IvyError
             When it did not reach the sandbox.
         """
+        comm_id = str(request["content"].get("comm_id", ""))
+        is_new = request["header"]["msg_type"] == "comm_open"
+        if self._owner.live is not None and not (is_new or self._owner.remote_comms.is_complete):
+            await self._remote_info({}, None)
         live = self._owner.live
-        if live is None:
+        # A widget of a chat that was attached before is none of this kernel's.
+        if live is None or not (is_new or self._owner.remote_comms.may_have(comm_id)):
             return
         self._owner.remote_comms.on_request(request)
         buffers = tuple(bytes(buffer) for buffer in request.get("buffers", ()))

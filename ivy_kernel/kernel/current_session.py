@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
 from traitlets.config import Config
 
+from ivy_kernel.errors import SettingError
 from ivy_kernel.kernel.comms import RemoteComms
 from ivy_kernel.kernel.restart import Chat, RestartMark, session_key_of
 from ivy_kernel.models import Sink
@@ -58,9 +60,35 @@ class CurrentSession:
         self._session_key = session_key_of(connection_file)
         self._identity: tuple[object, ...] = ()
         self._chat: Chat = ()
-        self._chats: dict[Chat, Namespace] = {}
+        self._chats: dict[Chat, tuple[Namespace, RemoteComms]] = {}
         self._must_empty = False
         self._closing: set[asyncio.Future[None]] = set()
+        self._to_attach = self._mark.attached()
+        self._attached_before = ""
+        with suppress(SettingError):  # the first cell reports it, and tries again
+            self._attach_again()
+
+    def _attach_again(self) -> None:
+        """Use the chat again that an earlier process of this kernel was attached to."""
+        ids = self._to_attach
+        if not ids:
+            return
+        self.live.attach(
+            ids["chat_id"],
+            campaign_id=ids.get("campaign_id"),
+            session_id=ids.get("session_id") or None,
+        )
+        self._to_attach, self._attached_before = {}, ids["chat_id"]
+
+    def note(self) -> str:
+        """Return, once, what the user's first cell has to say; empty for nothing."""
+        chat_id, self._attached_before = self._attached_before, ""
+        if not chat_id or self.live.attached.get("chat_id") != chat_id:
+            return ""
+        return (
+            f"Chat {chat_id} is still attached, as before the restart of the kernel; "
+            f"%ivy attach leads elsewhere."
+        )
 
     def wanted(self) -> Session:
         """Return the session that the settings of the moment mean.
@@ -70,6 +98,7 @@ class CurrentSession:
         SettingError
             When they mean none: says why.
         """
+        self._attach_again()
         wanted = identity(self.live.current())
         if self.session is not None and self.session.busy:
             return self.session  # changed settings are for the next cell
@@ -81,13 +110,17 @@ class CurrentSession:
                 closing.add_done_callback(self._closing.discard)
             self.session = self._open()
             self._identity = wanted
+            self._mark.keep_attached(self.live.attached)
             self._registration.register(**self.session.lifecycle.registry_fields)
         return self.session
 
     def _open(self) -> Session:
         chat = open_lifecycle(self.live).key[:2]
         must_empty = self._mark.is_set(chat)
-        comms = RemoteComms()  # those of before end for us with their session
+        # The same for each session on a chat: they know what was lost, shown and opened there.
+        if chat not in self._chats:
+            self._chats[chat] = Namespace(), RemoteComms(lambda: self._comms_beside(chat))
+        namespace, comms = self._chats[chat]
 
         def on_event(event: Event) -> None:
             comms.on_event(event)
@@ -99,11 +132,13 @@ class CurrentSession:
             session_key=self._session_key,
             on_background=self._on_background,
             on_event=on_event,
-            # The same for each session on a chat: it knows what was lost, and what was shown.
-            namespace=self._chats.setdefault(chat, Namespace()),
+            namespace=namespace,
         )
         self._chat, self._must_empty, self.comms = chat, must_empty, comms
         return session
+
+    def _comms_beside(self, chat: Chat) -> list[RemoteComms]:
+        return [comms for other, (_, comms) in self._chats.items() if other != chat]
 
     def cell_ended(self) -> None:
         """Called after each cell: the first one of a chat since a restart has emptied it."""

@@ -67,6 +67,12 @@ class LiveSettings:
         self._settings = None
         return self.current()
 
+    @property
+    def attached(self) -> dict[str, str]:
+        """The ids that `attach` has put before the settings; empty without it."""
+        own = self._own_arguments
+        return {name: value for name, value in self._arguments.items() if own.get(name) != value}
+
     def attach(
         self, chat_id: str, *, campaign_id: str | None = None, session_id: str | None = None
     ) -> Callable[[], None]:

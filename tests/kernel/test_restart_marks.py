@@ -41,10 +41,11 @@ def test_a_restart_empties_each_attached_chat_when_it_is_next_used(
     kernel.restart()
     assert kernel.run("'x' in globals()").result == "False"
     kernel.run("y = 'made since'")
-    attach(kernel, second)
-    assert kernel.run("'x' in globals()").result == "False"
     attach(kernel, first)
+    assert kernel.run("'x' in globals()").result == "False"
+    attach(kernel, second)
     assert kernel.run("y").result == "'made since'"
+    attach(kernel, first)
     assert not list(kernel.home.runtime.glob("ivy-restart-*"))
 
 
