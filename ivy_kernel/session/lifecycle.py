@@ -44,6 +44,8 @@ SHORTEST_LOCAL_POLL_SECONDS = 0.2
 """Between two looks at the local sandbox, which starts within a second and belongs to the user."""
 DEADLINES_SECONDS = 1.0
 """So long after Ivy's answer Recoup's is waited for, by whoever needs the state above all."""
+START_DEADLINES_SECONDS = 0.2
+"""Likewise, while a sandbox starts: the next look takes what has come meanwhile."""
 PATIENT_DEADLINES_SECONDS = 10.0
 """Likewise, by a user who asked for the status itself."""
 _ACCOUNT_WITHOUT_RECOUP = (
@@ -234,8 +236,7 @@ class Lifecycle:
 
     def _share(self, status: SandboxStatus) -> SandboxStatus:
         """Have all watchers know a status that was read for a cell or a user."""
-        if self._monitor is not None and not self._monitor.closed:
-            self._monitor.accept(status)
+        self._pass_on(status)
         self._tell_others(status)
         return status
 
@@ -295,6 +296,9 @@ class Lifecycle:
             ivy = join(ivy, known.status, reason=known.reason, retry_seconds=known.retry_seconds)
         elif not self.local and ivy.state == "active":
             ivy = replace(ivy, unknown=(_ACCOUNT_WITHOUT_RECOUP,))
+        # After the answer: a create or terminate of another process while it was under way counts.
+        if (news := self.news()) is not None:
+            self._pass_on(news.status)
         return self._start.judged(ivy)
 
     async def _read_recoup(self) -> SandboxStatus:
@@ -320,15 +324,23 @@ class Lifecycle:
         Called by the monitor, every half second while there is a watcher.
         """
         news = self._file.news()
-        if news is not None and news.status is not None:
+        if news is not None:
             self._told = news.status
-            return News(self._start.judged(news.status), news.is_action)
+            self._start.heard(news)
         return news
 
     def refresh_soon(self) -> None:
         """Make the monitor poll as soon as it may, because something may have changed."""
-        if self._monitor is not None and not self._monitor.closed:
+        self._pass_on(None)
+
+    def _pass_on(self, status: SandboxStatus | None) -> None:
+        """Hand the monitor a status that did not come by it, or have it ask for one."""
+        if self._monitor is None or self._monitor.closed:
+            return
+        if status is None:
             self._monitor.refresh_soon()
+        else:
+            self._monitor.accept(status)
 
     async def create(self) -> SandboxStatus:
         """Start the sandbox, or joins a start under way. Source: ``POST /v1/sandbox/create``.
@@ -350,8 +362,7 @@ class Lifecycle:
             raise
         status = parse_ivy_create(answer.body, answer.status_code, _timing(answer))
         self._start.created(status)
-        if self._monitor is not None and not self._monitor.closed:
-            self._monitor.accept(status)
+        self._pass_on(status)
         self._tell_others(status, is_own_action=True)
         return status
 
@@ -377,7 +388,7 @@ class Lifecycle:
         while True:
             pause = LONGEST_POLL_SECONDS
             try:
-                status = await self.status()
+                status = await self.status(deadlines_seconds=START_DEADLINES_SECONDS)
             except (NetworkError, RateLimitedError) as exc:
                 # It may well become ready meanwhile; only the time limit ends the wait.
                 if monotonic_seconds() > deadline:
