@@ -41,9 +41,10 @@ from ivy_kernel.errors import (
 from ivy_kernel.settings.urls import check_url, is_loopback
 from ivy_kernel.status.clock import monotonic_seconds, parse_http_date
 
-KEEPALIVE_SECONDS = 30.0
+KEEPALIVE_SECONDS = 15.0
 """Time that an idle connection is kept. Shorter than any that we know of after which a router or
-balancer forgets a connection and drops, without a word, what is sent over it."""
+balancer forgets a connection and drops, without a word, what is sent over it. A new one costs two
+round trips or three."""
 
 SILENCE_SECONDS = 2.0
 """After so long without a sign of life a connection that is used again may have been forgotten."""

@@ -18,6 +18,7 @@ from ivy_kernel.models import Json
 
 if TYPE_CHECKING:  # importing it takes longer than the kernel's start
     from ivy_kernel.kernel.cells import CellRunner
+    from ivy_kernel.routes.base import LiveKernel
 
 # Interrupts (control channel) --------------------------------------------------------------------
 SHELL_NUMBER: ContextVar[int | None] = ContextVar("shell_number", default=None)
@@ -252,6 +253,10 @@ class ControlOwner(Protocol):
 class ControlRequests:
     """Handlers that ipykernel calls on the control thread.
 
+    Front ends ask by themselves for memory and processor every few seconds, and for the debugger's
+    state with every notebook that is opened. While no cell runs in the sandbox, neither is asked
+    there: it would wake a sandbox that hibernates, and keep another from it.
+
     Parameters
     ----------
     owner
@@ -261,13 +266,19 @@ class ControlRequests:
     def __init__(self, owner: ControlOwner) -> None:
         self._owner = owner
         self._answering: set[asyncio.Future[None]] = set()
+        self._debugged: LiveKernel | None = None
+        self._usage_of: LiveKernel | None = None
+        self._last_usage: Json = {}
 
     async def debug_request(self, stream: Any, ident: Any, parent: Json) -> None:
         """Have the sandbox's debugger answer (message spec, "Debug request")."""
         self._beside(self._debug(stream, ident, parent))
 
     async def usage_request(self, stream: Any, ident: Any, parent: Json) -> None:
-        """Report memory and processor of the kernel in the sandbox, or of this process."""
+        """Report memory and processor: of the sandbox's kernel while a cell runs, or as they were.
+
+        Where nothing is known of that kernel, those of this process.
+        """
         self._beside(self._usage(stream, ident, parent))
 
     def _beside(self, work: Coroutine[Any, Any, None]) -> None:
@@ -277,19 +288,42 @@ class ControlRequests:
         task.add_done_callback(self._answering.discard)
 
     async def _debug(self, stream: Any, ident: Any, parent: Json) -> None:
-        runner = self._owner.runner
-        has_debugger = runner is not None and "debugger" in runner.features
-        content = await self._forward(parent, DEBUG_SECONDS) if has_debugger else None
+        runner, content = self._owner.runner, None
+        command = str(parent["content"].get("command", ""))
+        if runner is not None and "debugger" in runner.features:
+            live = runner.live
+            # Of a debugger that is not in use the state is known: it is not started.
+            if command != "debugInfo" or self._debugged is live or self._cell_runs_there:
+                content = await self._forward(parent, DEBUG_SECONDS)
+            if content and content.get("success"):
+                self._note_debugger(command, live)
         if not content:
             content = reply_without_debugger(parent["content"])
         self._owner.wire.send(stream, "debug_reply", content, parent, ident)
 
+    def _note_debugger(self, command: str, live: LiveKernel | None) -> None:
+        if command in ("initialize", "attach"):
+            self._debugged = live
+        elif command in ("disconnect", "terminate"):
+            self._debugged = None
+
     async def _usage(self, stream: Any, ident: Any, parent: Json) -> None:
-        content = await self._forward(parent, USAGE_SECONDS)
+        live = self._owner.runner.live if self._owner.runner is not None else None
+        content = await self._forward(parent, USAGE_SECONDS) if self._cell_runs_there else None
+        if content is not None:
+            self._usage_of, self._last_usage = live, content
+        elif live is not None and self._usage_of is live:
+            content = self._last_usage  # as it was in the last cell
         if content is None:
             await self._owner.usage_request(stream, ident, parent)
         else:
             self._owner.wire.send(stream, "usage_reply", content, parent, ident)
+
+    @property
+    def _cell_runs_there(self) -> bool:
+        """Whether a cell is under way in the sandbox, which is awake then."""
+        session = self._owner.runner.session if self._owner.runner is not None else None
+        return session is not None and session.busy
 
     async def _forward(self, parent: Json, seconds: float) -> Json | None:
         """Return the reply of the sandbox's kernel to a request; ``None`` without one."""

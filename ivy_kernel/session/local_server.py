@@ -28,6 +28,8 @@ from ivy_kernel.settings.urls import check_url
 SERVER_MODULE = "ivy_kernel.local_sandbox"
 START_TIMEOUT_SECONDS = 60.0
 POLL_SECONDS = 0.05
+ROOT_IN_USE_EXIT_CODE = 3
+"""The server's exit code when another one works in its directory."""
 
 _NOT_PASSED_ON = ("IVY_", "RECOUP_", "JPY_")
 """Variables with these prefixes stay here: keys, and the ties to the Jupyter server above us."""
@@ -195,6 +197,11 @@ async def _start(path: Path, idle_exit_seconds: float, deadline: float) -> Local
         process.terminate()  # else a start that follows at once would make a second one
         raise
     process.terminate()
+    if process.poll() == ROOT_IN_USE_EXIT_CODE:
+        raise NotSentError(
+            f"The local sandbox did not start: a server that was started by hand, or by an earlier "
+            f"version of Ivy Kernel, uses {data_directory()}; end it, then try again."
+        )
     raise NotSentError(f"The local sandbox did not start; its log is {log_path}.")
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
+from pathlib import Path
 
 import pytest
 from api_calls import CALLS, CHAT, client_for, ivy
+from fault_proxy import ForgetfulRelay
 from scripted_server import (
+    Request,
     ScriptedServer,
     answer_then_close_silently,
     drip,
@@ -18,6 +22,7 @@ from scripted_server import (
 )
 from waiting import eventually
 
+from ivy_kernel.api import clients, connection
 from ivy_kernel.api.auth import Credential
 from ivy_kernel.api.clients import IvyClient
 from ivy_kernel.api.connection import Connection
@@ -225,3 +230,112 @@ async def test_an_operation_without_names_has_readable_sentences() -> None:
     with pytest.raises(NotSentError, match="read the sandbox status of chat"):
         await connection.send(STATUS, total_seconds=1, path={"chatId": "x"})
     await IvyClient(connection).aclose()
+
+
+# Connections that are forgotten on the way -------------------------------------------------------
+@pytest.fixture
+def silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each pause counts as one in which a connection may have been forgotten."""
+    monkeypatch.setattr(connection, "SILENCE_SECONDS", 0.0)
+    monkeypatch.setattr(connection, "REPEAT_READ_SECONDS", 0.5)
+    monkeypatch.setattr(connection, "DOUBT_SECONDS", 0.3)
+
+
+@pytest.mark.usefixtures("silence")
+@pytest.mark.parametrize("operation", ["status", "manifest", "recoup"])
+async def test_a_read_over_a_forgotten_connection_is_made_again(operation: str) -> None:
+    """Over a new connection, and long before its time limit; the server sees it once."""
+    async with (
+        ScriptedServer(json_answer({"status": "none", "files": []})) as server,
+        ForgetfulRelay(server.port).running() as relay,
+        client_for(operation, f"http://127.0.0.1:{relay.port}") as client,
+    ):
+        await CALLS[operation](client)
+        for _ in range(3):
+            relay.forget()
+            await asyncio.wait_for(CALLS[operation](client), 10)
+    assert relay.connections == 4
+    assert len(server.requests) == 4
+
+
+@pytest.mark.usefixtures("silence")
+async def test_a_slow_answer_is_waited_for_beside_the_repetition() -> None:
+    """The read is slow and nothing was forgotten: whichever answer comes first counts."""
+
+    async def slow(request: Request, writer: asyncio.StreamWriter) -> bool:
+        await asyncio.sleep(1.0)
+        return await json_answer({"status": "slow"})(request, writer)
+
+    ready = json_answer({"status": "ready"})
+    async with ScriptedServer(ready, slow, hang) as server, ivy(server.url) as client:
+        await client.status(CHAT)
+        assert (await client.status(CHAT)).body == {"status": "slow"}
+    assert server.connections == 2
+    assert len(server.requests) == 3
+
+
+@pytest.mark.usefixtures("silence")
+async def test_a_tool_over_a_forgotten_connection_is_never_repeated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may have run. Meanwhile, and afterwards, other calls take new connections."""
+    monkeypatch.setattr(clients, "ANSWER_MARGIN_SECONDS", 1.0)
+    async with (
+        ScriptedServer(json_answer({"status": "none"})) as server,
+        ForgetfulRelay(server.port).running() as relay,
+        ivy(
+            f"http://127.0.0.1:{relay.port}", retry_seconds=60, connect_timeout_seconds=1
+        ) as client,
+    ):
+        await client.status(CHAT)
+        relay.forget()
+        tool = asyncio.ensure_future(
+            client.run_tool(CHAT, "sandbox_python", {"code": "1"}, timeout_seconds=1)
+        )
+        await asyncio.sleep(0.6)  # by then the connection is doubted
+        await asyncio.wait_for(
+            client.run_tool(CHAT, "sandbox_exec", {"command": "1"}, timeout_seconds=1), 5
+        )
+        with pytest.raises(NoAnswerError):
+            await tool
+    assert [request.target.rpartition("/")[2] for request in server.requests] == [
+        "status",
+        "sandbox_exec",
+    ]
+
+
+async def test_after_a_pause_a_call_takes_a_new_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that was idle for long may be forgotten, and a tool's call cannot be made again."""
+    monkeypatch.setattr(connection, "KEEPALIVE_SECONDS", 0.2)
+    async with ScriptedServer(json_answer({})) as server, ivy(server.url) as client:
+        await CALLS["tool"](client)
+        await CALLS["tool"](client)
+        assert server.connections == 1
+        await asyncio.sleep(0.5)
+        await CALLS["tool"](client)
+    assert server.connections == 2
+    assert connection.KEEPALIVE_SECONDS < 60  # of balancers and routers, the quickest to forget
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+async def test_a_connection_is_probed_while_a_call_lasts() -> None:
+    """By TCP, so that neither routers nor balancers forget it."""
+    async with ScriptedServer(hang) as server, ivy(server.url) as client:
+        call = asyncio.ensure_future(CALLS["tool"](client))
+        await eventually(lambda: len(server.requests) == 1, "the request", 10)
+        keep_alive_timer = "02"
+        await eventually(
+            lambda: timer_of_connection_to(server.port) == keep_alive_timer, "the timer", 10
+        )
+        call.cancel()
+
+
+def timer_of_connection_to(port: int) -> str:
+    """The timer that runs for the client's end of a connection (proc(5), /proc/net/tcp)."""
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        if fields[2] == f"0100007F:{port:04X}" and fields[3] == "01":
+            return fields[5].partition(":")[0]
+    return ""

@@ -155,6 +155,7 @@ def test_the_debugger_stops_shows_and_goes_on(start_kernel: StartKernel) -> None
     )
     assert points["body"]["breakpoints"][0]["verified"], points
     assert debugger.ask("configurationDone")["success"]
+    assert debugger.ask("debugInfo")["body"]["isStarted"] is True
     message_id = kernel.submit(code)
     thread = debugger.event("stopped")["body"]["threadId"]
     frames = debugger.ask("stackTrace", threadId=thread)["body"]["stackFrames"]
@@ -168,6 +169,7 @@ def test_the_debugger_stops_shows_and_goes_on(start_kernel: StartKernel) -> None
     reply = kernel.reply(message_id, 20)
     assert reply["content"]["status"] == "ok"
     assert debugger.ask("disconnect", restart=False, terminateDebuggee=False)["success"]
+    assert debugger.ask("debugInfo")["body"]["isStarted"] is False
 
 
 def test_the_debugger_before_the_first_cell(start_kernel: StartKernel) -> None:

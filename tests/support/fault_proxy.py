@@ -8,9 +8,10 @@ import email.utils
 import random
 import socket
 import struct
+import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 
 NOT_RUN = (429, 503)
@@ -219,3 +220,96 @@ def _with_length(head: bytes, length: int) -> bytes:
         if not line.lower().startswith((b"content-length:", b"connection:", b"transfer-encoding:"))
     ]
     return b"\r\n".join([*kept, b"Content-Length: %d" % length]) + b"\r\n\r\n"
+
+
+class ForgetfulRelay:
+    """Passes bytes on, like a router or balancer that can forget connections.
+
+    What comes over a forgotten connection is dropped without a word, in both directions; it is not
+    closed. Connections that are made later are new to it.
+
+    Parameters
+    ----------
+    upstream_port
+        The server's port on the loopback.
+    """
+
+    def __init__(self, upstream_port: int) -> None:
+        self.connections = 0
+        self.dropped_bytes = 0
+        self.port = 0
+        self._forgotten = 0
+        self._upstream_port = upstream_port
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def forget(self) -> None:
+        """Forget all connections that there are."""
+        self._forgotten = self.connections
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[ForgetfulRelay]:
+        """Serve within the ``async with`` block."""
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = server.sockets[0].getsockname()[1]
+        try:
+            yield self
+        finally:
+            server.close()
+            for task in list(self._tasks):
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await server.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        self.connections += 1
+        number = self.connections
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._upstream_port)
+        try:
+            await asyncio.gather(
+                self._copy(number, reader, far_writer), self._copy(number, far_reader, writer)
+            )
+        except (OSError, asyncio.CancelledError):
+            pass  # either side has gone, or the test is over
+        finally:
+            writer.close()
+            far_writer.close()
+
+    async def _copy(
+        self, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        while data := await reader.read(65536):
+            if number <= self._forgotten:
+                self.dropped_bytes += len(data)
+                continue
+            writer.write(data)
+            await writer.drain()
+        if number > self._forgotten:
+            writer.close()
+
+
+@contextlib.contextmanager
+def forgetful_relay(upstream_port: int) -> Iterator[ForgetfulRelay]:
+    """Run a relay on a thread of its own, beside a test that blocks."""
+    relay = ForgetfulRelay(upstream_port)
+    loop = asyncio.new_event_loop()
+    is_over = asyncio.Event()
+
+    async def serve() -> None:
+        async with relay.running():
+            is_serving.set()
+            await is_over.wait()
+
+    is_serving = threading.Event()
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    thread.start()
+    is_serving.wait(10)
+    try:
+        yield relay
+    finally:
+        loop.call_soon_threadsafe(is_over.set)
+        thread.join(10)
+        loop.close()

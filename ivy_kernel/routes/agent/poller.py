@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,21 +41,28 @@ GAP_SECONDS = 0.3
 OVERDUE_SECONDS = 2.0
 """A response so late after its poll's wait may be lost: another poll is sent beside it."""
 
+OVERTAKEN_SECONDS = 0.5
+"""A response that is missing so long after that of a later poll is late, or lost with its
+connection: the agent answers the oldest poll first."""
+
 PROBE_DELAY_SECONDS = 0.15
 """The head start of a poll before its probe, so that it can be parked by then."""
 
 
 @dataclass(eq=False)
 class Poll:
-    """A poll in flight."""
+    """A poll in flight, with the number of the last submission that it carries."""
 
     sent_at: float
     poll_wait_seconds: float
+    last_sequence_number: int
     has_waited: bool = False
+    overtaken_at: float = math.inf
 
     def is_overdue(self, now: float) -> bool:
         """Whether it should have been answered by now."""
-        return now > self.sent_at + self.poll_wait_seconds + OVERDUE_SECONDS
+        due = self.sent_at + self.poll_wait_seconds + OVERDUE_SECONDS
+        return now > min(due, self.overtaken_at + OVERTAKEN_SECONDS)
 
 
 class Poller:
@@ -182,6 +190,9 @@ class Poller:
             self._must_rewind = True
             self._gap = None
             return True
+        if self._outbox:  # an earlier poll would not bring what is unacknowledged to the agent
+            last = self._outbox.last_sequence_number
+            current = [poll for poll in current if poll.last_sequence_number == last]
         is_active = self._has_work or self._table.is_restarting
         return len(current) < self.scheduler.polls_wanted(now, is_active=is_active)
 
@@ -218,7 +229,7 @@ class Poller:
         self._must_rewind = False
         if not is_active:
             self.scheduler.idle_poll_sent(now)
-        poll = Poll(now, poll_wait_seconds)
+        poll = Poll(now, poll_wait_seconds, self._outbox.last_sequence_number)
         self._polls.add(poll)
         self._start(self._poll(poll, {"poll": poll_options}, self._outbox.take()))
         self._polls_of_activity += 1
@@ -248,6 +259,9 @@ class Poller:
     def _succeeded(self, poll: Poll, response: AgentResponse) -> None:
         now = self._loop.time()
         self._health.succeeded()
+        for other in self._polls:
+            if other.sent_at < poll.sent_at:
+                other.overtaken_at = min(other.overtaken_at, now)
         header = response.header
         parked_seconds = header.get("parked_seconds", 0.0)
         # What is left is the time that the response itself took: the line's speed.
