@@ -33,7 +33,7 @@ from ivy_kernel.status.dialects import (
     parse_ivy_status,
     parse_recoup_status,
 )
-from ivy_kernel.status.model import CHANGING_STATES, STARTING_STATES, SandboxStatus
+from ivy_kernel.status.model import CHANGING_STATES, STARTING_STATES, SandboxStatus, State
 from ivy_kernel.status.monitor import Monitor, monitor_for
 from ivy_kernel.status.polling import DeadlineReader, News
 
@@ -130,6 +130,7 @@ class Lifecycle:
         self._named_recoup_session_id = "" if recoup_is_optional else recoup_session_id
         self._file = StatusFile(api_url, chat_id, self._named_recoup_session_id)
         self._told: SandboxStatus | None = None
+        self._ivy_state: State | None = None
         self._key_fingerprint = key_fingerprint
         self._monitor: Monitor | None = None
         self.chat_id = chat_id
@@ -292,6 +293,10 @@ class Lifecycle:
         answer = await client.status(self.chat_id, retry=retry)
         ivy = parse_ivy_status(answer.body, _timing(answer))
         if self._deadlines is not None:
+            if ivy.state != self._ivy_state:  # what Recoup did not know before it may know now
+                self._ivy_state = ivy.state
+                self._deadlines.ask_again()
+                self._deadlines.begin()
             known = await self._deadlines.result(deadlines_seconds)
             ivy = join(ivy, known.status, reason=known.reason, retry_seconds=known.retry_seconds)
         elif not self.local and ivy.state == "active":
@@ -327,20 +332,22 @@ class Lifecycle:
         if news is not None:
             self._told = news.status
             self._start.heard(news)
+            if news.is_action and self._deadlines is not None:
+                self._deadlines.ask_again()
         return news
 
     def refresh_soon(self) -> None:
         """Make the monitor poll as soon as it may, because something may have changed."""
         self._pass_on(None)
 
-    def _pass_on(self, status: SandboxStatus | None) -> None:
+    def _pass_on(self, status: SandboxStatus | None, *, is_polled: bool = True) -> None:
         """Hand the monitor a status that did not come by it, or have it ask for one."""
         if self._monitor is None or self._monitor.closed:
             return
         if status is None:
             self._monitor.refresh_soon()
         else:
-            self._monitor.accept(status)
+            self._monitor.accept(status, is_polled=is_polled)
 
     async def create(self) -> SandboxStatus:
         """Start the sandbox, or joins a start under way. Source: ``POST /v1/sandbox/create``.
@@ -362,7 +369,9 @@ class Lifecycle:
             raise
         status = parse_ivy_create(answer.body, answer.status_code, _timing(answer))
         self._start.created(status)
-        self._pass_on(status)
+        if self._deadlines is not None:
+            self._deadlines.ask_again()
+        self._pass_on(status, is_polled=False)
         self._tell_others(status, is_own_action=True)
         return status
 
