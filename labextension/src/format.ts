@@ -401,7 +401,7 @@ function asSentence(words: string): string {
 }
 
 /** The most that a name may take of a sentence that is cut off somewhere. */
-const NAME_LIMIT_CHARACTERS = 40;
+const NAME_LIMIT_CHARACTERS = 48;
 
 /** A name for little room; its beginning and its end tell it from others. */
 export function shortName(name: string): string {
