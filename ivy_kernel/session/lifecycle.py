@@ -33,7 +33,7 @@ from ivy_kernel.status.dialects import (
     parse_ivy_status,
     parse_recoup_status,
 )
-from ivy_kernel.status.model import CHANGING_STATES, STARTING_STATES, SandboxStatus
+from ivy_kernel.status.model import CHANGING_STATES, STARTING_STATES, SandboxStatus, State
 from ivy_kernel.status.monitor import Monitor, monitor_for
 from ivy_kernel.status.polling import DeadlineReader, News
 
@@ -44,6 +44,8 @@ SHORTEST_LOCAL_POLL_SECONDS = 0.2
 """Between two looks at the local sandbox, which starts within a second and belongs to the user."""
 DEADLINES_SECONDS = 1.0
 """So long after Ivy's answer Recoup's is waited for, by whoever needs the state above all."""
+START_DEADLINES_SECONDS = 0.2
+"""Likewise, while a sandbox starts: the next look takes what has come meanwhile."""
 PATIENT_DEADLINES_SECONDS = 10.0
 """Likewise, by a user who asked for the status itself."""
 _ACCOUNT_WITHOUT_RECOUP = (
@@ -119,6 +121,7 @@ class Lifecycle:
         self._named_recoup_session_id = "" if recoup_is_optional else recoup_session_id
         self._file = StatusFile(api_url, chat_id, self._named_recoup_session_id)
         self._told: SandboxStatus | None = None
+        self._ivy_state: State | None = None
         self._key_fingerprint = key_fingerprint
         self._monitor: Monitor | None = None
         self.chat_id = chat_id
@@ -212,8 +215,7 @@ class Lifecycle:
             # The local server ended when it had been idle for long; `client` starts it again.
             await self.aclose()
             status = await self._read(retry, deadlines_seconds)
-        if self._monitor is not None and not self._monitor.closed:
-            self._monitor.accept(status)
+        self._pass_on(status)
         self._tell_others(status)
         return status
 
@@ -252,10 +254,17 @@ class Lifecycle:
         answer = await client.status(self.chat_id, retry=retry)
         ivy = parse_ivy_status(answer.body, _timing(answer))
         if self._deadlines is not None:
+            if ivy.state != self._ivy_state:  # what Recoup did not know before it may know now
+                self._ivy_state = ivy.state
+                self._deadlines.ask_again()
+                self._deadlines.begin()
             known = await self._deadlines.result(deadlines_seconds)
             ivy = join(ivy, known.status, reason=known.reason, retry_seconds=known.retry_seconds)
         elif not self.local and ivy.state == "active":
             ivy = replace(ivy, unknown=(_ACCOUNT_WITHOUT_RECOUP,))
+        # After the answer: a create or terminate of another process while it was under way counts.
+        if (news := self.news()) is not None:
+            self._pass_on(news.status)
         return self._start.judged(ivy)
 
     async def _read_recoup(self) -> SandboxStatus:
@@ -281,15 +290,25 @@ class Lifecycle:
         Called by the monitor, every half second while there is a watcher.
         """
         news = self._file.news()
-        if news is not None and news.status is not None:
+        if news is not None:
             self._told = news.status
-            return News(self._start.judged(news.status), news.is_action)
+            self._start.heard(news)
+            if news.is_action and self._deadlines is not None:
+                self._deadlines.ask_again()
         return news
 
     def refresh_soon(self) -> None:
         """Make the monitor poll as soon as it may, because something may have changed."""
-        if self._monitor is not None and not self._monitor.closed:
+        self._pass_on(None)
+
+    def _pass_on(self, status: SandboxStatus | None, *, is_polled: bool = True) -> None:
+        """Hand the monitor a status that did not come by it, or have it ask for one."""
+        if self._monitor is None or self._monitor.closed:
+            return
+        if status is None:
             self._monitor.refresh_soon()
+        else:
+            self._monitor.accept(status, is_polled=is_polled)
 
     async def create(self) -> SandboxStatus:
         """Start the sandbox, or joins a start under way. Source: ``POST /v1/sandbox/create``.
@@ -311,8 +330,9 @@ class Lifecycle:
             raise
         status = parse_ivy_create(answer.body, answer.status_code, _timing(answer))
         self._start.created(status)
-        if self._monitor is not None and not self._monitor.closed:
-            self._monitor.accept(status)
+        if self._deadlines is not None:
+            self._deadlines.ask_again()
+        self._pass_on(status, is_polled=False)
         self._tell_others(status, is_own_action=True)
         return status
 
@@ -338,7 +358,7 @@ class Lifecycle:
         while True:
             pause = LONGEST_POLL_SECONDS
             try:
-                status = await self.status()
+                status = await self.status(deadlines_seconds=START_DEADLINES_SECONDS)
             except (NetworkError, RateLimitedError) as exc:
                 # It may well become ready meanwhile; only the time limit ends the wait.
                 if monotonic_seconds() > deadline:

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from ivy_kernel.models import Message, Sink
 from ivy_kernel.status.clock import monotonic_seconds
 from ivy_kernel.status.model import END_STATES, STARTING_STATES, SandboxStatus
+from ivy_kernel.status.polling import News
 
 # Whether it is under way --------------------------------------------------------------------------
 GRACE_SECONDS = 10.0
@@ -49,6 +50,20 @@ class StartEvidence:
         self._starting = self._earliest = None
         self._was_seen = False
         self._created.clear()
+
+    def heard(self, news: News) -> None:
+        """Take what another process, which judges as we do, has learned."""
+        status = news.status
+        if status is None:
+            if news.is_action:  # a terminate: a create tells its status
+                self.forget()
+        elif status.state in STARTING_STATES:
+            self.judged(status)
+        elif (
+            self._starting is None
+            or status.described_monotonic > self._starting.described_monotonic
+        ):
+            self.forget()
 
     def judged(self, status: SandboxStatus) -> SandboxStatus:
         """Return a status as it can be believed.

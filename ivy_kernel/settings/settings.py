@@ -73,7 +73,7 @@ class Ivy(Configurable):
     recoup_api_url = Unicode(RECOUP_URL, help="Base URL of Recoup's API.").tag(
         config=True, env="RECOUP_API_URL"
     )
-    recoup_session_id = Unicode("", help="Recoup session whose status is shown.").tag(
+    recoup_session_id = Unicode("", help="Recoup session whose deadlines are shown.").tag(
         config=True, env="RECOUP_SESSION_ID"
     )
     auto_create = Bool(

@@ -136,9 +136,17 @@ class Monitor:
         elsewhere = asyncio.run_coroutine_threadsafe(self._refresh(max_age_seconds), self.loop)
         return await asyncio.wrap_future(elsewhere)
 
-    def accept(self, status: SandboxStatus) -> None:
-        """Take a status that came by another way, such as the answer to our own create."""
-        self._on_loop(self._accept, status)
+    def accept(self, status: SandboxStatus, *, is_polled: bool = False) -> None:
+        """Take a status that came by another way, such as the answer to our own create.
+
+        Parameters
+        ----------
+        status
+            The status.
+        is_polled
+            Whether whoever brought it goes on asking as long as the sandbox changes.
+        """
+        self._on_loop(self._accept, status, is_polled)
 
     def hold_off(self, seconds: float) -> None:
         """Stop polling for a while: another request got a ``Retry-After`` of so many seconds."""
@@ -201,10 +209,10 @@ class Monitor:
         self._schedule.poll_often(self._clock())
         self._poller.wake()
 
-    def _accept(self, status: SandboxStatus) -> None:
+    def _accept(self, status: SandboxStatus, is_polled: bool) -> None:
         # The action that brought it may have more effects, so polling goes on often for a while.
         self._schedule.poll_often(self._clock())
-        self._answered(status)
+        self._answered(status, is_polled=is_polled)
 
     def _hold(self, seconds: float) -> None:
         now = self._clock()
@@ -258,7 +266,7 @@ class Monitor:
         if news.status is None:
             self._schedule.poll_soon()
         else:
-            self._answered(news.status)
+            self._answered(news.status, is_polled=not news.is_action)
 
     async def _poll(self) -> None:
         # Refreshes that come while the request is in flight must wait for the next one: this one
@@ -277,12 +285,12 @@ class Monitor:
             # Also after aclose: a waiting refresh is not cancelled, it gets the present reading.
             self._resolve(waiting)
 
-    def _answered(self, status: SandboxStatus) -> None:
+    def _answered(self, status: SandboxStatus, *, is_polled: bool = False) -> None:
         known, now = self._reading.status, self._clock()
         if known is not None and status.described_monotonic < known.described_monotonic:
             status = known  # an answer that describes a later moment came first
         self._key_check.answered()
-        delay = self._schedule.answered(status, now)
+        delay = self._schedule.answered(status, now, is_polled=is_polled)
         self._publish(
             StatusReading(
                 status=status,

@@ -199,8 +199,8 @@ class DeadlineReader:
         return Deadlines(self._kept(), self._reason, max(1.0, self._not_before - self._clock()))
 
     def ask_again(self) -> None:
-        """Forget the pause: settings have changed, or the user wants to know."""
-        self._not_before = float("-inf")
+        """Forget the pause: settings or the sandbox have changed, or the user wants to know."""
+        self._not_before, self._failures = float("-inf"), 0
 
     async def aclose(self) -> None:
         """Break off the request in flight."""

@@ -207,12 +207,23 @@ class StatusSchedule:
         """Note the end of the request, with whatever result: the gap counts from here."""
         self._ended = now
 
-    def answered(self, status: SandboxStatus, now: float) -> float:
-        """Plan the next request after a good answer, and return the seconds until then."""
+    def answered(self, status: SandboxStatus, now: float, *, is_polled: bool = False) -> float:
+        """Plan the next request after a good answer, and return the seconds until then.
+
+        Parameters
+        ----------
+        status, now
+            The answer, and the present moment.
+        is_polled
+            Whether it was asked for by another poller, which goes on while the sandbox changes.
+        """
         delay = self._intervals.after_answer(status, now)
         # Errors are not sped up: a server in trouble gets its backoff whatever we have just done.
         if now < self._often_until:
             delay = min(delay, self._intervals.changing_seconds)
+        if is_polled and status.state in CHANGING_STATES:
+            # Its next answer comes first, and then ours is not needed.
+            delay += self._intervals.least_gap_seconds
         self._failures = 0
         self._planned = now + delay
         return delay

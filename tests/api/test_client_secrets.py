@@ -22,7 +22,7 @@ from scripted_server import (
 )
 
 from ivy_kernel.api.auth import Credential
-from ivy_kernel.api.clients import recoup_credential
+from ivy_kernel.api.clients import RecoupClient, recoup_credential
 from ivy_kernel.api.connection import Connection
 from ivy_kernel.errors import IvyError, SettingError
 
@@ -178,6 +178,19 @@ async def test_recoups_key_travels_in_its_own_header_alone() -> None:
     assert request.header("x-api-key") == [KEY]
     assert request.header("Authorization") == []
     assert str(request).count(KEY) == 1
+
+
+async def test_recoups_session_token_travels_as_bearer_alone() -> None:
+    """A JWT, of a user without a key, goes as documented for it, and not as a key."""
+    token = "eyJhbGciOiJFUzI1NiJ9.eyJzdWIiOiJ1c2VyIn0.c2lnbmF0dXJl-_x"
+    async with ScriptedServer(json_answer({})) as server:
+        connection = Connection(server.url, recoup_credential(lambda: token))
+        await RecoupClient(connection).status(SESSION)
+        await connection.aclose()
+    request = server.requests[0]
+    assert request.header("Authorization") == [f"Bearer {token}"]
+    assert request.header("x-api-key") == []
+    assert str(request).count(token) == 1
 
 
 async def test_recoups_401_names_recoups_setting() -> None:

@@ -54,6 +54,18 @@ def test_sh_runs_a_shell_script(kernel: MagicKernel) -> None:
     assert cell.text("stderr").strip() == "bad"
 
 
+def test_sh_uses_the_tool_and_not_the_route_exec(
+    kernel: MagicKernel, server: RunningSandbox
+) -> None:
+    """The route documents neither budget nor errors, so that it is never called."""
+    before = server.counters()["calls"].get("sandbox_exec", 0)
+    assert kernel.ivy("echo here", "--lang sh").text() == "here\n"
+    counted = server.counters()
+
+    assert counted["calls"]["sandbox_exec"] == before + 1
+    assert not [route for route in counted["requests"] if route.endswith("/exec")]
+
+
 def test_a_failing_script_fails_the_cell(kernel: MagicKernel) -> None:
     """An exit code other than 0 is an error of the cell."""
     cell = kernel.ivy("echo before\nexit 3", "--lang sh")

@@ -75,6 +75,13 @@ async def start(idle_exit_seconds: float = 600) -> LocalServer:
     return await find_or_start(idle_exit_seconds=idle_exit_seconds)
 
 
+def start_with(settings: dict[str, str]) -> None:
+    """Start the server of this test with settings of its own."""
+    command = local_server.server_command(idle_exit_seconds=600)
+    argv = [sys.executable, *command, "--config", json.dumps(settings)]
+    local_server._started.append(subprocess.Popen(argv, stdout=subprocess.DEVNULL))
+
+
 async def state_of(found: LocalServer) -> str:
     """What its API says of a chat."""
     client = IvyClient(Connection(found.url, Credential(lambda: found.token)), retry_seconds=0)
@@ -295,3 +302,28 @@ async def test_a_start_that_is_interrupted_leaves_no_second_server() -> None:
     assert second.process_id != dead.pid
     assert find() == second
     assert await state_of(second) == "none"
+
+
+@pytest.mark.parametrize("own_key", ["", "key-of-recoups-own"])
+async def test_its_countdowns_need_no_setting(
+    monkeypatch: pytest.MonkeyPatch, own_key: str
+) -> None:
+    """It speaks both dialects, so whoever has no account sees uptime and deadlines together."""
+    monkeypatch.setenv("RECOUP_API_KEY", own_key)
+    monkeypatch.setenv("RECOUP_API_URL", "https://recoup.invalid")
+    await asyncio.to_thread(start_with, {"profile": "cloud"})
+    await eventually(lambda: find() is not None, "it listens")
+    lifecycle = open_lifecycle(LiveSettings(arguments={"api_url": "local"}))
+    try:
+        none = await lifecycle.status()
+        assert (none.state, none.unknown) == ("none", ()), "there is no session yet, and no fault"
+        await lifecycle.create()
+        status = await lifecycle.wait_until_ready()
+        status = await lifecycle.status()
+        shown = status.to_json(status.received_monotonic)
+    finally:
+        await lifecycle.aclose()
+    assert (shown["state"], shown["unknown"], shown["keeps_awake"]) == ("active", [], True)
+    assert 290_000 < shown["hibernates_in_ms"] <= 300_000
+    assert 1_790_000 < shown["expires_in_ms"] <= 1_800_000
+    assert shown["uptime_ms"] is not None

@@ -162,6 +162,40 @@ async def test_after_a_terminate_of_ours_none_is_believed() -> None:
         assert (await lifecycle.status()).state == "none"
 
 
+async def test_after_a_terminate_of_another_process_none_is_believed() -> None:
+    """Panel or command line end a start that a cell waits for: it does not wait on."""
+    async with lifecycle_on(Platform(STARTING, STARTING, NONE)) as waiting:
+        other = Lifecycle(
+            waiting.client,
+            chat_id=waiting.chat_id,
+            campaign_id="c",
+            session_id="s",
+            api_url=waiting.key[0],
+        )
+        await waiting.create()
+        assert (await waiting.status()).state == "provisioning"
+        assert (await other.status()).state == "provisioning"
+        await other.terminate()
+        assert (await other.status()).state == "none"
+        assert (await waiting.status()).state == "none"
+
+
+async def test_a_create_of_another_process_is_known() -> None:
+    """A look by the panel from before a cell's create does not end the start for both."""
+    async with lifecycle_on(Platform(NONE)) as cell:
+        panel = Lifecycle(
+            cell.client,
+            chat_id=cell.chat_id,
+            campaign_id="c",
+            session_id="s",
+            api_url=cell.key[0],
+        )
+        assert (await panel.read_status()).state == "none"
+        await cell.create()
+        assert (await panel.read_status()).state == "provisioning"
+        assert (await cell.status()).state == "provisioning"
+
+
 @pytest.mark.parametrize("eta", [{}, {"etaSeconds": 0}, {"etaSeconds": 1}, {"etaSeconds": 600}])
 async def test_a_start_is_asked_for_once_in_one_to_two_seconds(eta: Json) -> None:
     """As the platform's documents want it, whatever the estimate says."""

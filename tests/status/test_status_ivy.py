@@ -263,6 +263,15 @@ def test_every_answer_of_create_has_a_state(
     assert parse_ivy_create(body, http_status, TIMING).state == state
 
 
+@pytest.mark.parametrize("phase", ["compute", "mount", "ready", "failed", "warming up"])
+def test_a_create_tells_its_phase_and_its_estimate(phase: str) -> None:
+    """The launch is known from the first answer on, whatever its phase is called."""
+    body = {"status": "provisioning", "phase": phase, "etaSeconds": 40}
+    status = parse_ivy_create(body, 200, TIMING)
+    assert (status.state, status.phase) == ("provisioning", phase)
+    assert status.eta_remaining_seconds(100.1) == 40
+
+
 def test_a_deduplicated_ready_answer_keeps_the_id_but_not_the_tunnel() -> None:
     """The sandbox id is kept; an address that may open the sandbox goes nowhere."""
     body = {
