@@ -297,8 +297,12 @@ export function busyLabel(
   }
 }
 
-/** Whether creating the sandbox brings something back. */
-function resumes(status: IStatus): boolean {
+/**
+ * Whether creating the sandbox brings something back.
+ *
+ * @param status - As it reads now: see `statusNow`.
+ */
+export function resumes(status: IStatus): boolean {
   return (
     status.resumes ??
     (status.state === 'hibernated' ||

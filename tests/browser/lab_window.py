@@ -126,7 +126,7 @@ class Lab:
 
     def _note_error(self, error: Error) -> None:
         if not any(words in f"{error}\n{error.stack}" for words in _OF_JUPYTER):
-            self.page_errors.append(str(error))
+            self.page_errors.append(f"{error}\n{error.stack}")
 
     def execute(self, command: str, **arguments: Any) -> None:
         """Begin a command, without waiting for its effect."""
