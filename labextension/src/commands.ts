@@ -17,10 +17,12 @@ import {
   type IDisposable
 } from '@lumino/disposable';
 
+import { statusNow } from './countdown';
 import type { CurrentNotebook } from './currentNotebook';
 import {
   adviceIn,
   remedyFirst,
+  resumes,
   terminateQuestion,
   terminateWarning
 } from './format';
@@ -107,8 +109,13 @@ export function addCommands(options: ICommandOptions): IDisposable {
   );
   added.add(
     commands.addCommand(CommandIDs.create, {
-      label: trans.__('Create or Resume Ivy Sandbox'),
-      caption: trans.__('Create the sandbox, or resume the hibernated one'),
+      label: args => {
+        const one = ofArguments(args);
+        return one && resumes(statusNow(one.status, model.read(one)))
+          ? trans.__('Resume Ivy Sandbox')
+          : trans.__('Create Ivy Sandbox');
+      },
+      caption: trans.__('Start the sandbox, or bring the hibernated one back'),
       describedBy: { args: sandboxArgument },
       isEnabled: args => {
         const one = ofArguments(args);

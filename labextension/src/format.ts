@@ -297,8 +297,12 @@ export function busyLabel(
   }
 }
 
-/** Whether creating the sandbox brings something back. */
-function resumes(status: IStatus): boolean {
+/**
+ * Whether creating the sandbox brings something back.
+ *
+ * @param status - As it reads now: see `statusNow`.
+ */
+export function resumes(status: IStatus): boolean {
   return (
     status.resumes ??
     (status.state === 'hibernated' ||
@@ -401,7 +405,7 @@ function asSentence(words: string): string {
 }
 
 /** The most that a name may take of a sentence that is cut off somewhere. */
-const NAME_LIMIT_CHARACTERS = 40;
+const NAME_LIMIT_CHARACTERS = 48;
 
 /** A name for little room; its beginning and its end tell it from others. */
 export function shortName(name: string): string {

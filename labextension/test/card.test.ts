@@ -228,6 +228,11 @@ describe('SandboxCard', () => {
     const card = makeCard();
     card.update(content({ unknown: ['One is not known.', 'Two neither.'] }), 0);
     expect(seen(card.node)).toMatch(/One is not known\.\s+Two neither\./);
+    const long = `Recoup failed (${'x'.repeat(200)}); check the setting recoup_api_url.`;
+    card.update(content({ unknown: [long] }), 0);
+    expect(seen(card.node)).toContain(
+      'Check the setting recoup_api_url. Recoup'
+    );
     card.update(content({ unknown: ['Two neither.'] }), 0);
     expect(seen(card.node)).not.toContain('One is not known.');
     card.update(content(), 0);

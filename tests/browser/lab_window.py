@@ -126,7 +126,7 @@ class Lab:
 
     def _note_error(self, error: Error) -> None:
         if not any(words in f"{error}\n{error.stack}" for words in _OF_JUPYTER):
-            self.page_errors.append(str(error))
+            self.page_errors.append(f"{error}\n{error.stack}")
 
     def execute(self, command: str, **arguments: Any) -> None:
         """Begin a command, without waiting for its effect."""
@@ -182,10 +182,14 @@ class Lab:
         chat_id = shown["chat_id"]
         until(lambda: sandbox.status(chat_id)["status"] == "active", "the sandbox is active")
 
+    def sandbox_id(self) -> str:
+        """The id of the one sandbox that the server extension knows."""
+        (shown,) = self.running.call("GET", "ivy/sandboxes")["sandboxes"]
+        return str(shown["id"])
+
     def reconnect(self) -> None:
         """Make the server extension ask for the sandbox's status, whatever state it is in."""
-        (shown,) = self.running.call("GET", "ivy/sandboxes")["sandboxes"]
-        self.running.call("POST", f"ivy/sandboxes/{shown['id']}/reconnect", {})
+        self.running.call("POST", f"ivy/sandboxes/{self.sandbox_id()}/reconnect", {})
 
     def state(self, page: Page | None = None) -> Locator:
         """The state of the first sandbox in the panel."""

@@ -42,14 +42,15 @@ def test_launcher_to_first_cell(lab: Lab, sandbox: RunningSandbox) -> None:
 
 
 def test_countdowns_tick_and_warn(lab: Lab, sandbox: RunningSandbox, countdowns: None) -> None:
-    """Countdowns go down by themselves; below two minutes panel, status bar and toast warn."""
-    sandbox.control({"hibernate_seconds": 1500, "runtime_seconds": 100})
+    """Countdowns go down by themselves; with a third left panel, status bar and toast warn."""
+    sandbox.control({"hibernate_seconds": 1500, "runtime_seconds": 75})
     lab.make_active(sandbox)
     panel = lab.open_panel()
     expiry = panel.locator(".jp-ivy-deadline", has_text="Expires in").get_by_role("timer")
     expect(expiry).to_be_visible()
     before = seconds_left(expiry.inner_text())
-    assert 80 < before <= 100
+    assert 40 < before <= 75
+    expect(lab.status_item.locator("[data-urgency]")).to_have_attribute("data-urgency", "calm")
     asked = len([one for one in lab.responses if "/ivy/sandboxes" in one.url])
     lab.page.wait_for_function(
         "([node, before]) => node.textContent !== before",
@@ -57,14 +58,60 @@ def test_countdowns_tick_and_warn(lab: Lab, sandbox: RunningSandbox, countdowns:
     )
     assert seconds_left(expiry.inner_text()) < before
     assert len([one for one in lab.responses if "/ivy/sandboxes" in one.url]) == asked
-    expect(panel.get_by_text("Expires very soon")).to_be_visible()
-    expect(lab.status_item).to_contain_text("expires in 1 min")
+    expect(panel.get_by_text("Expires soon")).to_be_visible()
+    expect(lab.status_item).to_contain_text("expires in")
+    expect(lab.status_item.locator("[data-urgency]")).to_have_attribute("data-urgency", "soon")
     toast = lab.notification("Expires in")
     expect(toast).to_be_visible()
     lab.execute("application:toggle-right-area")
     expect(panel).to_be_hidden()
     toast.get_by_role("button", name="Open panel").click()
     expect(panel).to_be_visible()
+
+
+def test_a_short_idle_life_is_calm_after_a_cell(
+    lab: Lab, sandbox: RunningSandbox, countdowns: None
+) -> None:
+    """With five minutes of idle life nothing is "soon" right after the last cell, anywhere."""
+    sandbox.control({"hibernate_seconds": 300})
+    name = lab.running.write_notebook("calm.ipynb", "6 * 7", "%ivy widget", "%ivy status")
+    lab.open_notebook(name)
+    panel = lab.open_panel()
+    lab.run_all()
+    expect(lab.outputs().last).to_contain_text("hibernates in")
+    widget = lab.page.locator(".jp-ivy-widget")
+    for card in (panel, widget):
+        hibernation = card.locator(".jp-ivy-deadline", has_text="Hibernates in")
+        expect(hibernation).to_have_attribute("data-urgency", "calm")
+        expect(card.get_by_text("Hibernates soon")).to_be_hidden()
+    expect(lab.status_item).to_contain_text("hibernates in")
+    expect(lab.status_item.locator("[data-urgency]")).to_have_attribute("data-urgency", "calm")
+    expect(lab.outputs().last).not_to_contain_text("warning")
+    expect(lab.notification("Hibernates in")).to_have_count(0)
+
+
+def test_panel_widget_and_cell_tell_the_same(
+    lab: Lab, sandbox: RunningSandbox, countdowns: None
+) -> None:
+    """Of a start all show steps and estimate, also beside Recoup; of its end, the same word."""
+    sandbox.control({"provision_seconds": {"compute": 4, "mount": 4}})
+    name = lab.running.write_notebook("same.ipynb", "6 * 7", "%ivy widget", "%ivy terminate --yes")
+    lab.open_notebook(name)
+    panel = lab.open_panel()
+    lab.page.locator(".jp-NotebookPanel:visible .jp-CodeCell").first.locator(".cm-content").click()
+    lab.page.keyboard.press("Shift+Enter")
+    expect(lab.outputs().first).to_contain_text(re.compile(r"about \d+ s left"))
+    expect(panel.get_by_text(re.compile(r"About \d+ s left"))).to_be_visible()
+    expect(panel.get_by_text("No estimate yet")).to_be_hidden()
+    expect(lab.status_item).to_contain_text("left")
+    lab.page.keyboard.press("Shift+Enter")
+    expect(lab.outputs().first).to_contain_text("42")
+    state = lab.page.locator(".jp-ivy-widget .jp-ivy-chip")
+    expect(state).to_have_text("Active")
+    lab.page.keyboard.press("Shift+Enter")
+    expect(lab.outputs().last).to_contain_text("terminated")
+    expect(lab.state()).not_to_have_text("Active")
+    expect(state).to_have_text(lab.state().inner_text())
 
 
 def test_hibernation_and_resume(lab: Lab, sandbox: RunningSandbox, countdowns: None) -> None:
@@ -123,6 +170,53 @@ def test_failed_start(lab: Lab, sandbox: RunningSandbox) -> None:
     expect(panel.get_by_text(words)).to_be_visible()
     assert panel.locator("img").count() == 0
     expect(panel.get_by_role("button", name="Create")).to_be_visible()
+
+
+def test_a_failed_start_is_notified_while_the_panel_is_closed(
+    lab: Lab, sandbox: RunningSandbox
+) -> None:
+    """The notification says why, and has buttons for what to do; it goes when it is over."""
+    sandbox.control({"provision_fails_in": "mount", "provision_error": "no capacity here"})
+    expect(lab.panel).to_be_hidden()
+    lab.execute("ivy:create")
+    toast = lab.notification("could not start: no capacity here")
+    expect(toast).to_be_visible()
+    toast.get_by_role("button", name="Open panel").click()
+    expect(lab.state()).to_have_text("Failed")
+    lab.execute("application:toggle-right-area")
+    expect(lab.panel).to_be_hidden()
+    sandbox.control({"provision_fails_in": ""})
+    lab.execute("ivy:create")
+    lab.wait_for_status("Ivy: Active")
+    expect(toast).to_have_count(0)
+    # In the open panel the card tells it.
+    lab.running.call("POST", f"ivy/sandboxes/{lab.sandbox_id()}/terminate", {})
+    lab.open_panel()
+    sandbox.control({"provision_fails_in": "mount"})
+    lab.panel.get_by_role("button", name=re.compile("Create|Resume")).click()
+    expect(lab.state()).to_have_text("Failed")
+    expect(toast).to_have_count(0)
+
+
+def test_all_of_a_long_reason_can_be_reached_by_keyboard(
+    lab: Lab, sandbox: RunningSandbox, axe_source: str
+) -> None:
+    """What to do comes first; what the platform says is folded, and a key unfolds it."""
+    words = "The pool is out of capacity. " * 20 + "Ask for another pool."
+    sandbox.control({"provision_fails_in": "mount", "provision_error": words})
+    panel = lab.open_panel()
+    panel.get_by_role("button", name="Create").click()
+    expect(lab.state()).to_have_text("Failed")
+    banner = panel.locator(".jp-ivy-banner[data-kind=error]").first
+    expect(banner).to_have_text(re.compile(r"^It could not start.*The pool is out of capacity"))
+    expect(banner).not_to_contain_text("Ask for another pool")
+    lab.check_accessible(axe_source)
+    show = banner.get_by_role("button", name="Show all")
+    show.focus()
+    lab.page.keyboard.press("Enter")
+    expect(banner.get_by_text("Ask for another pool.")).to_be_visible()
+    expect(banner.get_by_role("button", name="Show less")).to_be_focused()
+    lab.check_accessible(axe_source)
 
 
 def test_unreachable_jupyter_server(lab: Lab, sandbox: RunningSandbox) -> None:

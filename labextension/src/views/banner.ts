@@ -4,7 +4,7 @@ import type { IAdvice, ITranslate } from '../format';
 import { make, makeIcon, setShown, setText } from './dom';
 
 /** A longer text is shown folded. */
-const FOLD_AT_CHARACTERS = 180;
+export const FOLD_AT_CHARACTERS = 180;
 
 /** A text whose end is a click, or the Enter key, away when it is long. */
 export class FoldedText {

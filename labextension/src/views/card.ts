@@ -17,6 +17,7 @@ import {
   adviceIn,
   type ITranslate,
   keepsAwake,
+  remedyFirst,
   staleAdvice,
   stateHint,
   stateLabel
@@ -24,7 +25,7 @@ import {
 import { ALL_FACTS, type IFactsShown } from '../preferences';
 import type { Action, ISandbox, IStatus } from '../protocol';
 import { ActionsView } from './actions';
-import { Banner, FoldedText } from './banner';
+import { Banner, FOLD_AT_CHARACTERS, FoldedText } from './banner';
 import { StateChip } from './chip';
 import { announcementOf, DeadlinesView } from './deadlines';
 import { make, setAttribute, setShown, setText } from './dom';
@@ -178,7 +179,13 @@ export class SandboxCard {
       this._unknown.append(text.node);
     }
     this._unknownTexts.forEach((text, position) => {
-      text.show(sentences[position] ?? '');
+      const sentence = sentences[position] ?? '';
+      // The end of a long one is folded away, and what helps stands there.
+      text.show(
+        sentence.length > FOLD_AT_CHARACTERS
+          ? remedyFirst(adviceIn(sentence))
+          : sentence
+      );
     });
     setShown(this._unknown, sentences.length > 0);
   }
