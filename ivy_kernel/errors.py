@@ -148,6 +148,10 @@ class NotSentError(NetworkError):
     """The request provably never reached the platform, so nothing ran; safe to send again."""
 
 
+class UntrustedServerError(NotSentError):
+    """The server's certificate is not trusted; a retry would not change that."""
+
+
 class NoAnswerError(NetworkError):
     """The request was sent but no whole answer came: whether it ran is unknown."""
 

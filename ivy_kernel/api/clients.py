@@ -9,7 +9,7 @@ from typing import Any
 
 from ivy_kernel.api import operations
 from ivy_kernel.api.auth import Credential
-from ivy_kernel.api.connection import Connection, UntrustedServerError
+from ivy_kernel.api.connection import Connection
 from ivy_kernel.api.operations import ApiResponse
 from ivy_kernel.errors import (
     AnswerError,
@@ -20,6 +20,7 @@ from ivy_kernel.errors import (
     NotReadyError,
     NotSentError,
     RateLimitedError,
+    UntrustedServerError,
 )
 from ivy_kernel.status.backoff import Backoff
 from ivy_kernel.status.clock import monotonic_seconds

@@ -20,8 +20,9 @@ from urllib.parse import urlsplit
 import httpx
 
 from ivy_kernel._version import __version__
-from ivy_kernel.api.auth import Credential, KeyAuth, is_of_this_user
+from ivy_kernel.api.auth import Credential, KeyAuth, is_of_this_user, mask_logs
 from ivy_kernel.api.operations import (
+    ERROR_LIMIT_BYTES,
     ApiResponse,
     Operation,
     decode_json,
@@ -29,6 +30,8 @@ from ivy_kernel.api.operations import (
     error_from_response,
     fill,
     filled_path,
+    one_line,
+    too_large,
 )
 from ivy_kernel.errors import (
     AnswerError,
@@ -37,6 +40,7 @@ from ivy_kernel.errors import (
     NoAnswerError,
     NotSentError,
     SettingError,
+    UntrustedServerError,
 )
 from ivy_kernel.settings.urls import check_url, is_loopback
 from ivy_kernel.status.clock import monotonic_seconds, parse_http_date
@@ -74,10 +78,6 @@ _NOT_SENT = (
     httpx.InvalidURL,
     httpx.LocalProtocolError,
 )
-
-
-class UntrustedServerError(NotSentError):
-    """The server's certificate is not trusted; a retry would not change that."""
 
 
 _SOCKET_OPTIONS = tuple(
@@ -211,6 +211,7 @@ class Connection:
             shown = "(not shown)" if "@" in base_url else repr(base_url)  # it may hold a password
             raise SettingError(f"The URL {shown} cannot be used: {exc}.") from None
         self._credential = credential
+        mask_logs(self, credential)
         self._ca_bundle = ca_bundle
         self._connect_timeout_seconds = connect_timeout_seconds
         self._response_limit_bytes = response_limit_bytes
@@ -427,7 +428,7 @@ class Connection:
         subject: Mapping[str, Any],
     ) -> ApiResponse:
         sent = monotonic_seconds()
-        response, raw = await self._received(exchange, request, purpose)
+        response, raw = await self._received(exchange, request, operation, purpose)
         received = monotonic_seconds()
         if not response.is_success:
             names = {
@@ -443,33 +444,35 @@ class Connection:
                 names,
                 masked=self._credential.masked,
             )
+        body = decode_json(raw, operation) if raw.strip() or not operation.empty_ok else {}
         return ApiResponse(
             status_code=response.status_code,
-            body=decode_json(raw, operation) if raw.strip() or not operation.empty_ok else {},
+            body=self._credential.without_key(body, keep_parts=operation.runs_code),
             sent_monotonic=sent,
             received_monotonic=received,
             server_date=parse_http_date(response.headers.get("date", "")),
         )
 
     async def _received(
-        self, exchange: _Exchange, request: Request, purpose: str
+        self, exchange: _Exchange, request: Request, operation: Operation, purpose: str
     ) -> tuple[httpx.Response, bytes]:
         client = exchange.pool.client
         built = client.build_request(**request, extensions={"trace": exchange.trace})
         response = await client.send(built, stream=True)
         exchange.answered()
+        limit_bytes = self._response_limit_bytes
+        own = operation.response_limit_bytes if response.is_success else ERROR_LIMIT_BYTES
+        limit_bytes = limit_bytes if own is None else min(own, limit_bytes)
         chunks: list[bytes] = []
         size_bytes = 0
         try:
             # Counted after decompression: a small body may unpack to gigabytes.
             async for chunk in response.aiter_bytes():
                 size_bytes += len(chunk)
-                if size_bytes > self._response_limit_bytes:
-                    raise AnswerError(
-                        f"Could not {purpose}: the answer is larger than "
-                        f"{self._response_limit_bytes} bytes; let the cell print less, or raise "
-                        f"the setting response_limit_bytes."
-                    )
+                if size_bytes > limit_bytes:
+                    if not response.is_success:
+                        break  # the status says what is wrong; the rest is only its words
+                    raise too_large(operation, purpose, limit_bytes)
                 chunks.append(chunk)
         finally:
             await response.aclose()
@@ -477,7 +480,7 @@ class Connection:
 
     def _translate(self, exc: httpx.HTTPError, purpose: str, operation: Operation) -> NetworkError:
         host = urlsplit(self._base_url).netloc
-        said = self._credential.masked(str(exc))
+        said = one_line(self._credential.masked(str(exc)))
         reason = f"{type(exc).__name__}: {said}" if said else type(exc).__name__
         if isinstance(exc, _NOT_SENT):
             if "CERTIFICATE" in reason.upper():

@@ -48,6 +48,10 @@ _FORBIDDEN: Meaning = (
 _RATE: Meaning = (RateLimitedError, "too many requests; wait {retry_after} and try again")
 
 
+STATUS_LIMIT_BYTES = ERROR_LIMIT_BYTES = 1_000_000
+"""The largest status, and how much of an error's body is read; a thousand times what they need."""
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     """One operation of an API.
@@ -64,6 +68,10 @@ class Operation:
         Whether an empty body is an answer too, where the body is undocumented.
     url_setting
         The setting that holds the API's base URL.
+    response_limit_bytes
+        The largest answer that makes sense; ``None`` where only the setting of that name limits it.
+    runs_code
+        Whether the answer holds what code of the user's has printed.
     """
 
     method: str
@@ -72,6 +80,8 @@ class Operation:
     meanings: Mapping[int, Meaning] = field(default_factory=dict)
     empty_ok: bool = False
     url_setting: str = "api_url"
+    response_limit_bytes: int | None = None
+    runs_code: bool = False
 
     @property
     def name(self) -> str:
@@ -98,12 +108,14 @@ CREATE = Operation(
         ),
         503: (NotReadyError, "creation failed for the moment; try again shortly"),
     },
+    response_limit_bytes=STATUS_LIMIT_BYTES,
 )
 STATUS = Operation(
     "GET",
     "/v1/sandbox/{chatId}/status",
     "read the sandbox status of chat {chat_id!r}",
     {401: _CREDENTIALS, 403: _FORBIDDEN, 429: _RATE},
+    response_limit_bytes=STATUS_LIMIT_BYTES,
 )
 TOOL = Operation(
     "POST",
@@ -131,6 +143,7 @@ TOOL = Operation(
             "or let it go on in the background",
         ),
     },
+    runs_code=True,
 )
 TERMINATE = Operation(
     "POST",
@@ -143,6 +156,7 @@ TERMINATE = Operation(
         429: _RATE,
     },
     empty_ok=True,
+    response_limit_bytes=STATUS_LIMIT_BYTES,
 )
 MANIFEST = Operation(
     "GET",
@@ -180,6 +194,7 @@ RECOUP_STATUS = Operation(
         429: _RATE,
     },
     url_setting="recoup_api_url",
+    response_limit_bytes=STATUS_LIMIT_BYTES,
 )
 
 
@@ -283,6 +298,16 @@ def encode_json(value: object) -> bytes:
         return text.encode()
     except UnicodeEncodeError:  # a lone surrogate, which JSON can say as an escape only
         return json.dumps(value, allow_nan=False, separators=compact).encode()
+
+
+def too_large(operation: Operation, purpose: str, limit_bytes: int) -> AnswerError:
+    """Return the error for an answer that is larger than its limit."""
+    fix = "let the cell print less, or raise the setting response_limit_bytes"
+    if operation.response_limit_bytes is not None:  # no answer of the API itself is so large
+        fix = f"check the setting {operation.url_setting} and any proxy in between"
+    return AnswerError(
+        f"Could not {purpose}: the answer is larger than {limit_bytes} bytes; {fix}."
+    )
 
 
 def describe_body(body: bytes) -> str:

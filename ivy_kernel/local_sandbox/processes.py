@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from ivy_kernel.local_sandbox.environment import ServerContext, without_secrets
 from ivy_kernel.local_sandbox.process_reaper import (
@@ -134,6 +134,13 @@ _REAPER_EXIT_SECONDS = 1.0
 # On Linux the reaper needs nothing but the standard library, and starts sooner without the rest.
 _REAPER_FLAGS = ("-S",) if sys.platform == "linux" else ()
 _MAX_PASSES = 50
+
+
+def _file_in_memory() -> IO[bytes]:
+    """A file without a name. In memory where that is possible: the disk may be full."""
+    if hasattr(os, "memfd_create"):  # Linux
+        return os.fdopen(os.memfd_create("ivy-request", os.MFD_CLOEXEC), "w+b")
+    return tempfile.TemporaryFile()
 
 
 class ReaperLostError(Exception):
@@ -374,7 +381,7 @@ class ChatProcesses:
             "kill_descendants": kill_descendants,
         }
         # In a file, for code and environment may be larger than a socket's buffer.
-        with tempfile.TemporaryFile() as file:
+        with _file_in_memory() as file:
             file.write(json.dumps(request).encode())
             file.flush()
             file.seek(0)

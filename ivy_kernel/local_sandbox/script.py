@@ -28,6 +28,8 @@ Language = Literal["python", "r", "shell"]
 _SUFFIXES = {"python": ".py", "r": ".R", "shell": ".sh"}
 _PICTURES = (".png", ".jpg", ".jpeg", ".svg")
 _MAX_PICTURES = 20
+# Linux allows 128 KiB, and a character may take more than a byte.
+_LONGEST_ARGUMENT_CHARS = 1 << 15
 # A shell's exit codes for a command that it cannot start.
 _COMMAND_NOT_FOUND = 127
 _CANNOT_EXECUTE = 126
@@ -136,7 +138,7 @@ def _command(
     if language == "shell":
         shell = shutil.which("bash") or "/bin/sh"
         # Linux refuses an argument above 128 KiB: a longer command is read from a file.
-        if len(code) < 1 << 16:
+        if len(code) < _LONGEST_ARGUMENT_CHARS:
             yield [shell, "-c", code]
             return
         program = [shell]
@@ -147,7 +149,14 @@ def _command(
         program = [python_of(config)]
     else:
         program = [config.rscript, "--no-save", "--no-restore"]
-    file = _written(paths.calls, _SUFFIXES[language], code.encode(errors="replace"))
+    try:
+        file = _written(paths.calls, _SUFFIXES[language], code.encode(errors="replace"))
+    except OSError:
+        # No disk has room. What is short needs no file: it may be what makes room.
+        if language == "r" or len(code) > _LONGEST_ARGUMENT_CHARS:
+            raise
+        yield [*program, "-c", code]
+        return
     try:
         yield [*program, str(file)]
     finally:
@@ -157,11 +166,21 @@ def _command(
 def _written(directory: Path, suffix: str, content: bytes) -> Path:
     """Write a call's code to a file and return its path.
 
-    A full disk is no obstacle, if the system's temporary directory is on another: the call may be
-    the one that frees it.
+    A full disk is no obstacle, if the system's temporary directory, or the one in memory, is on
+    another: the call may be the one that frees it.
+
+    Raises
+    ------
+    OSError
+        None has room.
     """
-    for parent in (directory, Path(tempfile.gettempdir())):
-        descriptor, name = tempfile.mkstemp(suffix=suffix, dir=parent)
+    # Not tempfile.gettempdir(), which writes a file of its own to find out.
+    elsewhere = (os.environ.get("TMPDIR", "/tmp"), "/dev/shm")  # noqa: S108 - made by mkstemp
+    for parent in (directory, *map(Path, elsewhere)):
+        try:
+            descriptor, name = tempfile.mkstemp(suffix=suffix, dir=parent)
+        except OSError:
+            continue
         with os.fdopen(descriptor, "wb") as file, contextlib.suppress(OSError):
             file.write(content)
             file.flush()

@@ -105,7 +105,7 @@ def route_lines(facts: Json) -> list[str]:
         lines.append("variables: lost after each cell")
     lines += [f"tried: {reason}" for reason in facts.get("reasons", ())]
     lines += [f"refused: {reason}" for reason in facts.get("refused", ())]
-    return lines
+    return [one_line(line) for line in lines]  # the sandbox has its say in them
 
 
 def urgency(status: SandboxStatus, deadline: Deadline, now: float) -> Urgency:

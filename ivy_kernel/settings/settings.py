@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -251,7 +252,30 @@ def _load(
                 values[name], sources[name] = _checked(name, raw, source), source
             else:
                 sources[name] = Source("default")
+    _refuse_misplaced_keys(values, sources)
     return Ivy(values, sources)
+
+
+_KEY_FORM = re.compile(r"ivy_[A-Za-z0-9_-]{16,}|eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.")
+"""The platform's keys, and JSON Web Tokens."""
+
+SHORTEST_KEY = 8
+"""A shorter value is no key; it may stand in another value by chance."""
+
+
+def _refuse_misplaced_keys(values: Mapping[str, Any], sources: Mapping[str, Source]) -> None:
+    """Refuse a key in a setting for something else, which is shown, sent and kept in files."""
+    keys = [str(values[name]) for name in values if is_secret(name)]
+    for name, value in values.items():
+        if is_secret(name) or not isinstance(value, str):
+            continue
+        if _KEY_FORM.search(value) or any(len(k) >= SHORTEST_KEY and k in value for k in keys):
+            raise SettingError(
+                f"The setting {name} (set by {sources[name]}) holds a key, which belongs into "
+                f"api_key or recoup_api_key alone: those are never shown. Set {name} to its own "
+                f"value, and have the key replaced if others may have seen it.",
+                setting=name,
+            )
 
 
 def _refuse(source: Source, layer: Mapping[str, Any], names: list[str]) -> None:

@@ -93,6 +93,11 @@ _LATEST_SECONDS = (_LATEST - _EPOCH).total_seconds()
 
 _PLAIN_NUMBER = re.compile(r"[0-9]{1,19}(\.[0-9]{1,9})?")
 
+# Colours, cursor movements, and what ends with a bell or ESC backslash, such as a window's title.
+_TERMINAL_SEQUENCE = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?"
+)
+
 WORD_LIMIT_CHARACTERS = 100
 TEXT_LIMIT_CHARACTERS = 2_000
 
@@ -142,11 +147,14 @@ def _not_an_object(what: str, found: str) -> str:
 
 
 def read_text(value: object, limit_characters: int = TEXT_LIMIT_CHARACTERS) -> str | None:
-    """Return a text that is not blank, cut beyond the limit."""
+    """Return a text that is not blank, in one line that no terminal obeys, cut beyond the limit."""
     if not isinstance(value, str):
         return None
     # Lone surrogates are legal in JSON escapes but could not be sent on as UTF-8.
-    text = value.encode("utf-8", "replace").decode("utf-8").strip()
+    text = value.encode("utf-8", "replace").decode("utf-8")
+    text = _TERMINAL_SEQUENCE.sub("", text)
+    text = " ".join(text.split())
+    text = "".join(character for character in text if character.isprintable()).strip()
     if len(text) > limit_characters:
         text = text[: limit_characters - 1] + "…"
     return text or None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -39,3 +40,23 @@ def test_a_full_disk_is_the_cells_own_error_and_costs_no_variable(
             assert kernel.run("print(kept + 1, 'y' * 100_000)").text().startswith("42 yyy")
         with running_kernel(Home(tmp_path / "home-2"), variables) as kernel:
             assert "7" in kernel.run("print(3 + 4)").text()
+
+
+@pytest.mark.parametrize("route", ["agent", "notebook", "script"])
+def test_the_cell_that_frees_a_full_disk_runs(small_disk: Path, tmp_path: Path, route: str) -> None:
+    """Also where temporary files are on the same disk, and nothing at all fits on it any more."""
+    temporary = small_disk / "tmp"
+    temporary.mkdir()
+    environment = {"TMPDIR": str(temporary)}
+    with running_sandbox(root=small_disk, environment=environment) as server:
+        variables = kernel_variables(server, "full", IVY_ROUTE=route)
+        with running_kernel(Home(tmp_path / "home"), variables) as kernel:
+            kernel.run("1")
+            full = kernel.run(FILL)
+            assert "No space left on device" in full.traceback
+            with (small_disk / "rest").open("wb", buffering=0) as file, suppress(OSError):
+                while True:
+                    file.write(b"x")
+            assert kernel.run("print(6 * 7)").text() == "42\n"
+            assert kernel.run("import os; os.remove('fill')").reply["status"] == "ok"
+            assert kernel.run("open('new', 'w').write('text')").reply["status"] == "ok"
