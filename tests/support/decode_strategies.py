@@ -100,7 +100,27 @@ picture_items = st.one_of(
     _objects(["data", "url", "extra"], st.one_of(mime_bundles, scalars)),
 )
 typed_items = _objects(
-    ["text", "png", "html", "svg", "latex", "json", "data", "isMainResult"], st.one_of(any_json)
+    ["text", "png", "html", "svg", "latex", "json", "data", "raw", "isMainResult"],
+    st.one_of(any_json),
+)
+files_in_base64 = st.fixed_dictionaries(
+    {"filename": st.sampled_from(["fit.png", "fit.csv", "fit.bin", "fit"])},
+    optional={"content_base64": any_text, "base64_data": any_text, "size": scalars},
+)
+event_items = st.one_of(
+    st.fixed_dictionaries(
+        {"type": st.sampled_from(["stdout", "stderr", "log", "result", "error", "exit", "start"])},
+        optional={"text": any_text, "data": st.one_of(any_text, any_json), "code": scalars},
+    ),
+    st.fixed_dictionaries(
+        {"msg_type": st.sampled_from(["stream", "display_data", "error", "execute_reply"])},
+        optional={
+            "content": _objects(
+                ["text", "name", "data", "ename", "evalue", "traceback", "status", "prompt"],
+                st.one_of(texts, any_json),
+            )
+        },
+    ),
 )
 errors = st.one_of(
     any_text,
@@ -127,7 +147,15 @@ def _answers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
             "status": any_text,
             "execution_count": scalars,
             "note": value,
-            "structuredContent": any_json,
+            "structuredContent": value,
+            "properties": value,
+            "run": value,
+            "rawResult": value,
+            "outcome": any_text,
+            "signal": scalars,
+            "cmdId": any_text,
+            "plot_url": any_text,
+            "image_base64": any_text,
         },
     )
     lists = st.fixed_dictionaries(
@@ -141,6 +169,8 @@ def _answers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
             "logs": st.one_of(_objects(["stdout", "stderr"], texts), any_json),
             "content": st.lists(st.one_of(content_items, any_json), max_size=3),
             "images": st.one_of(st.lists(picture_items, max_size=3), any_json),
+            "output_files": st.one_of(st.lists(files_in_base64, max_size=3), any_json),
+            "events": st.one_of(st.lists(event_items, max_size=4), any_json),
             "error": errors,
             "errors": st.lists(errors, max_size=2),
             "traceback": st.one_of(texts, any_json),

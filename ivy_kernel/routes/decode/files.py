@@ -53,11 +53,11 @@ def has_data_or_place(fields: Fields) -> bool:
         isinstance(fields.peek(name), (str, dict))
         if name in DATA_NAMES
         else isinstance(fields.peek(name), str)
-        for name in (*DATA_NAMES, *_PLACE_NAMES, *_base64_names(fields))
+        for name in (*DATA_NAMES, *_PLACE_NAMES, *base64_names(fields))
     )
 
 
-def _base64_names(fields: Fields) -> list[str]:
+def base64_names(fields: Fields) -> list[str]:
     """Return the names of fields that say of themselves that they hold base64."""
     return [name for name in fields.names() if _BASE64_NAME.fullmatch(name)]
 
@@ -136,22 +136,22 @@ def pictures_of(fields: Fields, name: str = "") -> list[Output]:
         What it is called, where the answer says so outside of the object.
     """
     mime_type = _take_mime_type(fields)
-    is_encoded = fields.peek("encoding") == "base64" or bool(_base64_names(fields))
+    is_encoded = fields.peek("encoding") == "base64" or bool(base64_names(fields))
     words = [name, *_take_strings(fields, _TITLE_NAMES), *_take_strings(fields, _CAPTION_NAMES)]
     words = list(dict.fromkeys(word for word in words if word))
-    size = fields.peek("size", "size_bytes", "file_size")
-    if isinstance(size, int) and not isinstance(size, bool):
-        fields.take("size", "size_bytes", "file_size")
-        words = [*words[:-1], f"{words[-1]} ({size} bytes)" if words else f"{size} bytes"]
     data = _take_data(fields)
     places = _take_strings(fields, _PLACE_NAMES)
     if is_encoded and mime_type is None and data and not isinstance(data, dict):
         mime_type = sniff(data) or type_of_file((*places, *words))
     bundle = _bundle_of_data(fields, mime_type, data, is_encoded=is_encoded)
     if not bundle:
-        return _links(places, ": ".join(words))
+        return _links(places, ": ".join(words), _take_size(fields))
     metadata = _with_size(fields, take_metadata(fields), bundle)
     notes = "\n".join(dict.fromkeys([*words, *places]))
+    if "application/octet-stream" in bundle:
+        size = len(decode_base64(bundle["application/octet-stream"]) or b"")
+        fields.drop(*_SIZE_NAMES)
+        notes = f"{notes or 'a file'} ({size} bytes)"
     if not notes:
         return [display(bundle, metadata)]
     if "text/plain" in bundle:
@@ -159,7 +159,20 @@ def pictures_of(fields: Fields, name: str = "") -> list[Output]:
     return [display(bundle | {"text/plain": notes}, metadata)]
 
 
-def _links(places: list[str], title: str) -> list[Output]:
+_SIZE_NAMES = ("size", "size_bytes", "file_size")
+
+
+def _take_size(fields: Fields) -> str:
+    size = fields.peek(*_SIZE_NAMES)
+    if isinstance(size, bool) or not isinstance(size, int):
+        return ""
+    fields.take(*_SIZE_NAMES)
+    return f" ({size} bytes)"
+
+
+def _links(places: list[str], title: str, size: str) -> list[Output]:
+    if places and size:
+        title = f"{title or places[0]}{size}"
     if not places:
         return [display({"text/plain": title})] if title else []
     first, *others = places
@@ -184,7 +197,7 @@ def _take_mime_type(fields: Fields) -> str | None:
 
 
 def _take_data(fields: Fields) -> str | dict[str, Any] | None:
-    for name in (*_base64_names(fields), *DATA_NAMES, "text"):
+    for name in (*base64_names(fields), *DATA_NAMES, "text"):
         value = fields.peek(name)
         data = value if isinstance(value, dict) else text_of(value)
         if data:
@@ -234,9 +247,8 @@ def _decoded_bundle(data: str, mime_type: str | None, name: str = "") -> dict[st
         bundle = {"application/octet-stream": data}
     else:
         bundle = {mime_type or "text/plain": text, "text/plain": text}
-        return bundle_of(bundle if not name else bundle | {"text/plain": f"{name}\n{text}"})
-    size = len(decode_base64(data) or b"")
-    return bundle_of(bundle | {"text/plain": f"{name or mime_type or 'a file'} ({size} bytes)"})
+        name = f"{name}\n{text}" if name else text
+    return bundle_of(bundle | ({"text/plain": name} if name else {}))
 
 
 def type_of_file(names: str | Iterable[str]) -> str | None:

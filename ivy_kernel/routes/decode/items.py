@@ -8,6 +8,7 @@ from ivy_kernel.routes.decode.bundles import FORMATS, is_bundle, is_mime_type, m
 from ivy_kernel.routes.decode.files import (
     DATA_NAMES,
     PICTURE_TYPES,
+    base64_names,
     is_picture,
     picture_of_text,
     pictures_of,
@@ -223,7 +224,8 @@ def _is_content_part(fields: Fields) -> bool:
         return text_of(fields.peek("text", "data", "content")) is not None
     if tag in _RESOURCE_TYPES:
         return fields.peek("resource", "uri") is not None
-    return tag in PICTURE_TYPES and fields.peek("source", "url", *DATA_NAMES, tag) is not None
+    has_data = fields.peek("source", "url", *DATA_NAMES, *base64_names(fields), tag) is not None
+    return tag in PICTURE_TYPES and has_data
 
 
 def _add_content_part(fields: Fields, parts: ResultParts) -> dict[str, Any]:
@@ -373,9 +375,10 @@ def event_kind_of(item: object) -> str:
     fields = Fields(item)
     if message_type_of(fields):
         return "message"
-    if is_item(item):
+    tag = tag_of_event(fields)
+    if is_item(item) and tag not in _STREAM_TYPES:
         return "item"
-    return _KIND_OF_TAG.get(tag_of_event(fields), "")
+    return _KIND_OF_TAG.get(tag, "")
 
 
 def tag_of_event(fields: Fields) -> str:

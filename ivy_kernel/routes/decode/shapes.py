@@ -47,6 +47,7 @@ from ivy_kernel.routes.decode.values import (
 )
 from ivy_kernel.routes.decode.vocabulary import (
     DESCENT_LIMIT,
+    NAMES_OF_RUNS,
     TEXT_NAMES,
     VALUE_NAMES,
     WRAPPER_NAMES,
@@ -57,6 +58,7 @@ from ivy_kernel.routes.decode.vocabulary import (
     is_answer_by_itself,
     is_known,
     is_process,
+    is_run,
     says_that_it_failed,
     take_flags,
     take_streams,
@@ -157,6 +159,7 @@ def _is_echo(item: Any) -> bool:
 
 def _add_object(fields: Fields, parts: ResultParts, path: str, depth: int) -> None:
     """Add the object in the order in which a notebook shows things."""
+    wholes = [fields.peek(name) for name in (*VALUE_NAMES, *TEXT_NAMES, *WRAPPER_NAMES)]
     # Before the streams are taken: beside them, `code` and `status` are exit codes.
     has_streams = "stdout" in fields or "stderr" in fields or "logs" in fields
     is_bad = take_flags(fields, parts, has_streams=has_streams)
@@ -174,7 +177,13 @@ def _add_object(fields: Fields, parts: ResultParts, path: str, depth: int) -> No
     message = fields.peek("message")
     if isinstance(message, str) and _TRIVIAL_MESSAGE.fullmatch(message):
         fields.drop("message")
-    _keep(fields.left(), parts, path, depth)
+    left = {
+        key: value
+        for key, value in fields.left().items()
+        # the same once more under a name of its own, such as rawResult
+        if not (isinstance(value, dict) and value and value in wholes)
+    }
+    _keep(left, parts, path, depth)
 
 
 def _join(path: str, name: str) -> str:
@@ -387,7 +396,7 @@ def _take_values(
         elif name in (*VALUE_NAMES, "structured_content"):
             fields.drop(name)
             _add_value(value, parts, has_streams=has_streams)
-        elif name in TEXT_NAMES and (text := lines_text_of(value)) is not None:
+        elif name in (*TEXT_NAMES, "body") and (text := lines_text_of(value)) is not None:
             fields.drop(name)
             if not parts.repeats(text):
                 _add_text(text, parts, path, DESCENT_LIMIT + 1)
@@ -423,7 +432,9 @@ def _add_value(value: Any, parts: ResultParts, *, has_streams: bool) -> None:
 def _keep(left: dict[str, Any], parts: ResultParts, path: str, depth: int) -> None:
     """Keep the fields that the object's family does not know; answers among them are decoded."""
     for key, value in left.items():
-        is_found = depth < DESCENT_LIMIT and is_answer_by_itself(value, depth)
+        is_named = snake_case(key) in NAMES_OF_RUNS and is_run(value, depth)
+        is_found = is_named or is_answer_by_itself(value, depth)
+        is_found = is_found and depth < DESCENT_LIMIT
         if not (is_found and _add_nested(value, parts, _join(path, key), depth)):
             _keep_as_they_are({key: value}, parts, path)
 

@@ -72,13 +72,8 @@ WRAPPER_NAMES = (
 """Names under which an answer may be."""
 
 NAMES_OF_RUNS = (
-    "properties",
-    "run",
-    "compile",
-    "raw_result",
-    "code_interpreter",
-    "parts",
-    "candidates",
+    *("properties", "run", "compile", "raw_result", "code_interpreter", "parts", "candidates"),
+    *("events", "messages"),
 )
 """Names under which an answer is that is one by itself; others use them for other things."""
 # Names that mark an object as an answer, whatever their value.
@@ -125,7 +120,9 @@ def is_known(value: Any, depth: int = 0) -> bool:
             return True
     if any(fields.peek(name) is True for name in TIMED_OUT_NAMES) or states_of(fields):
         return True
-    if any(is_answer_by_itself(fields.peek(name), depth + 1) for name in NAMES_OF_RUNS):
+    if isinstance(fields.peek("body"), str) and isinstance(fields.peek("status_code"), int):
+        return True
+    if any(is_run(fields.peek(name), depth + 1) for name in NAMES_OF_RUNS):
         return True
     names = (*VALUE_NAMES, *TEXT_NAMES, *WRAPPER_NAMES)
     return any(is_answer(fields.peek(name), depth + 1) for name in names)
@@ -171,6 +168,8 @@ def _is_surely_answer(value: dict[str, Any], depth: int) -> bool:
     if len(names) == 1 and names <= {"result", "data", "output", "notebook"}:
         (inner,) = value.values()
         return isinstance(inner, (dict, str)) and is_answer(inner, depth + 1)
+    if len(names) == 1 and names <= {*WRAPPER_NAMES, *NAMES_OF_RUNS}:
+        return is_run(next(iter(value.values())), depth + 1)
     is_flagged = any(
         isinstance(value[key], bool) and snake_case(key) in ("success", "ok", "is_error")
         for key in value
@@ -209,6 +208,17 @@ def is_answer_by_itself(value: Any, depth: int) -> bool:
         return False
     has_items = any(_are_items(value.get(name)) for name in ("outputs", "content", "results"))
     return is_item(value) or is_process(value) or has_items
+
+
+def is_run(value: Any, depth: int) -> bool:
+    """Return whether what stands under a name of a run is an answer, or holds one."""
+    if is_answer_by_itself(value, depth):
+        return True
+    return (
+        isinstance(value, dict)
+        and depth <= DESCENT_LIMIT
+        and any(isinstance(item, dict) and is_run(item, depth + 1) for item in value.values())
+    )
 
 
 def _has_code_result(item: Any) -> bool:

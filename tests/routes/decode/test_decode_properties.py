@@ -15,6 +15,10 @@ from decode_strategies import PNG, TRACEBACK, answers, any_json
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from ivy_kernel.local_sandbox.config import ResultShape
+from ivy_kernel.local_sandbox.results import Run
+from ivy_kernel.local_sandbox.simulation.platforms import CASES, SHAPES
+from ivy_kernel.local_sandbox.tools import shaped
 from ivy_kernel.routes.decode.result import decode_result
 from ivy_kernel.routes.decode.values import (
     ECHO_KEYS,
@@ -25,7 +29,7 @@ from ivy_kernel.routes.decode.values import (
     snake_case,
 )
 
-STRUCTURE_KEYS = {"output_type", "type", "name", "status", "mime_type"}
+STRUCTURE_KEYS = {"output_type", "msg_type", "type", "name", "status", "outcome", "mime_type"}
 """Fields of the strategies whose strings say what a thing is, or how it is to be shown."""
 
 thorough = settings(
@@ -193,3 +197,140 @@ def test_json_strings_nested_in_each_other_are_no_danger() -> None:
 
     assert_valid(decoded.outputs)
     assert "innermost" in text_of_outputs(decoded.outputs)
+
+
+# Nothing twice, and no failure that passes for success -------------------------------------------
+TOKENS = ("gap-open", "gap-extend", "gap-close")
+"""Words that no shape has by itself: printed, a value, and an exception's message."""
+
+
+def run_of(*, fails: bool) -> Run:
+    """A run that prints a word, and shows another or fails with it."""
+    printed, value, message = TOKENS
+    outputs: list[dict[str, Any]] = [
+        {"output_type": "stream", "name": "stdout", "text": f"{printed}\n"}
+    ]
+    if fails:
+        lines = [*TRACEBACK.splitlines()[:-1], f"ValueError: {message}"]
+        outputs.append(
+            {
+                "output_type": "error",
+                "ename": "ValueError",
+                "evalue": message,
+                "traceback": lines,
+            }
+        )
+    else:
+        data = {"text/plain": value}
+        outputs.append(
+            {
+                "output_type": "execute_result",
+                "data": data,
+                "metadata": {},
+                "execution_count": 1,
+            }
+        )
+    return Run(outputs, exit_code=int(fails), execution_count=1)
+
+
+TWICE = {
+    "MCP, as JSON text": lambda told, _: {
+        "content": [{"type": "text", "text": json.dumps(told, indent=2)}],
+        "structuredContent": told,
+    },
+    "MCP, as words": lambda told, words: {
+        "content": [{"type": "text", "text": words}],
+        "structuredContent": told,
+    },
+    "raw beside result": lambda told, _: {"result": told, "rawResult": told},
+    "output beside data": lambda told, _: {"output": told, "data": told},
+    "an unknown name": lambda told, _: {"result": told, "echo_of_it": told},
+    "JSON text beside it": lambda told, _: {"result": told, "body": json.dumps(told)},
+    "in a wrapper twice": lambda told, _: {"response": {"result": told, "payload": told}},
+}
+"""Ways in which an answer tells the same twice: of the answer, and of its text."""
+
+
+def shown_words(outputs: list[dict[str, Any]]) -> str:
+    """What a user reads: streams, texts of displays, and tracebacks."""
+    words = [output.get("text", "") for output in outputs]
+    words += [str(output.get("data", {}).get("text/plain", "")) for output in outputs]
+    words += ["\n".join(output.get("traceback", [])) for output in outputs]
+    return "\n".join(words)
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["succeeds", "fails"])
+@pytest.mark.parametrize("family", SHAPES)
+@pytest.mark.parametrize("way", TWICE)
+def test_nothing_is_shown_twice(way: str, family: ResultShape, fails: bool) -> None:
+    """An answer that tells the same in two forms shows it once, in every family."""
+    run = run_of(fails=fails)
+    for case in CASES:
+        told = shaped(run, family, case, "")
+
+        decoded = decode_result(TWICE[way](told, run.output_text + run.error_text))
+
+        assert (decoded.error is not None) == fails
+        shown = shown_words(decoded.outputs)
+        expected = (TOKENS[0], TOKENS[2] if fails else TOKENS[1])
+        assert {word: shown.count(word) for word in expected} == dict.fromkeys(expected, 1)
+        assert '"' not in shown.replace('File "cell.py"', ""), "shown as JSON"
+
+
+FAILURES = [
+    *({"success": False}, {"ok": False}, {"isError": True}, {"failed": True}),
+    *({"status": "error"}, {"status": "Failure"}, {"state": "crashed"}, {"status": "cancelled"}),
+    *({"outcome": "OUTCOME_FAILED"}, {"outcome": "OUTCOME_DEADLINE_EXCEEDED"}),
+    *({"status": {"id": 11, "description": "Runtime Error (NZEC)"}}, {"verdict": "TLE"}),
+    *({"exitCode": 1}, {"returncode": -9}, {"exit_status": "2"}, {"code": 1, "stdout": "x"}),
+    *({"signal": "SIGKILL", "stdout": ""}, {"timedOut": True}, {"oom_killed": True}),
+    *({"error": "no such gene"}, {"error": {"message": "no such gene"}}, {"errors": ["no"]}),
+    *({"exception": "KeyError"}, {"ename": "KeyError"}, {"error_code": "execution_time_exceeded"}),
+    *({"traceback": TRACEBACK}, {"stderr": TRACEBACK}, {"statusCode": 500, "body": "gone"}),
+    *(
+        {"events": [{"type": "error", "data": "no"}]},
+        {"outputs": [{"type": "error", "text": "no"}]},
+    ),
+    {"logs": {"stdout": [], "stderr": [TRACEBACK]}},
+    {"messages": [{"msg_type": "execute_reply", "content": {"status": "error", "ename": "E"}}]},
+    {"events": [{"type": "stdout", "text": "x"}, {"type": "exit", "code": 3}]},
+    {"content": [{"type": "text", "text": "no"}], "structuredContent": {"exitCode": 2}},
+]
+"""What tells of a failure, in the words of many tools."""
+
+WRAPPERS = ["result", "data", "output", "response", "properties", "run", "structuredContent"]
+
+
+@thorough
+@given(
+    failure=st.sampled_from(FAILURES),
+    wrappers=st.lists(st.sampled_from(WRAPPERS), max_size=3),
+    as_text=st.booleans(),
+)
+def test_a_failure_is_never_ok(failure: dict[str, Any], wrappers: list[str], as_text: bool) -> None:
+    """Where an answer tells that something failed, the cell fails, however deep it is told."""
+    told: Any = {"stdout": "", **failure}
+    for wrapper in wrappers:
+        told = {wrapper: told}
+    if as_text:
+        told = {"result": json.dumps(told if wrappers else {"stdout": "", **told})}
+
+    assert decode_result(told).error is not None, told
+    assert decode_result({"requestId": "r-1", **told}).error is not None, told
+
+
+@thorough
+@given(
+    names=st.lists(
+        st.sampled_from(["notebook_path", "cell_index", "cmdId", "cwd", "execution_id", "tookMs"]),
+        unique=True,
+    ),
+    value=st.one_of(st.integers(), st.just("/work/fit.ipynb")),
+)
+def test_book_keeping_alone_shows_nothing(names: list[str], value: Any) -> None:
+    """Beside known fields, book-keeping adds nothing to the cell."""
+    answer = {"stdout": "fitting\n", "exitCode": 0}
+
+    decoded = decode_result(answer | dict.fromkeys(names, value))
+
+    assert decoded == decode_result(answer)
