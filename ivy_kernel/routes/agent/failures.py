@@ -28,7 +28,7 @@ from ivy_kernel.errors import (
     SettingError,
     UsageError,
 )
-from ivy_kernel.routes.agent.frames import InboxFullError, NoAgentError
+from ivy_kernel.routes.agent.frames import ENOENT, InboxFullError, NoAgentError
 from ivy_kernel.status.backoff import Backoff
 
 BACKOFF = Backoff(
@@ -118,6 +118,9 @@ UNREACHABLE_AFTER_SECONDS = 5.0
 
 MAX_CONSECUTIVE_ABSENCES = 3
 """An agent that is not found by so many calls in a row has ended."""
+
+ABSENCE_SECONDS = 2.0
+"""Where even the socket is missing they must last so long: an agent that lives makes it again."""
 
 # Both must be reached. A start gives up sooner (MAX_UNREADABLE_STARTS): it has no cell to lose.
 MAX_UNREADABLE_POLLS = 6
@@ -209,7 +212,11 @@ class Health:
         # Certain at once: an agent has answered, and it is another one.
         if isinstance(error, UnknownAgentError):
             return SandboxLostError("The variables are gone, because the sandbox was started anew.")
-        if isinstance(error, NoAgentError) and times >= MAX_CONSECUTIVE_ABSENCES:
+        if (
+            isinstance(error, NoAgentError)
+            and times >= MAX_CONSECUTIVE_ABSENCES
+            and (error.errno != ENOENT or failed_seconds >= ABSENCE_SECONDS)
+        ):
             return SandboxLostError(
                 "The variables are gone, because the sandbox's agent has ended "
                 f"(the sandbox was recycled, or its memory ran out: {error})."
