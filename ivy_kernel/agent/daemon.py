@@ -10,6 +10,7 @@ import shutil
 import signal
 import socket
 import stat
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,85 @@ def _remove_if_dead(directory: str) -> None:
         os.close(starts)
 
 
+class ServedDirectory:
+    """The private directory of one agent, which is made again when something has removed it.
+
+    Cells, and programs that clean up ``/tmp``, remove files that they do not know. Without its
+    socket an agent could not be found, though its kernel and the variables are there.
+
+    Parameters
+    ----------
+    directory
+        The directory.
+    lock
+        The descriptor that holds its lock.
+    """
+
+    def __init__(self, directory: str, lock: int) -> None:
+        self.socket_path = Path(directory, "s")
+        self.is_taken = False
+        self._directory = directory
+        self._lock = lock
+        self._archive_path = Path(sys.argv[0])
+        try:
+            self._archive = self._archive_path.read_bytes()
+        except OSError:  # not started from an archive
+            self._archive = b""
+
+    def keep_socket(self) -> None:
+        """Note that the socket is there now."""
+        self._socket_state = self.socket_path.stat()
+
+    def has_socket(self) -> bool:
+        """Whether the socket that clients find by its name is still this agent's."""
+        try:
+            return os.path.samestat(self._socket_state, self.socket_path.stat())
+        except OSError:
+            return False
+
+    def make_again(self) -> bool:
+        """Make what is missing, but the socket; false when it cannot be done now.
+
+        Once another agent serves the directory, ``is_taken`` is true: this one is not found again.
+        """
+        try:
+            Path(self._directory).mkdir(mode=0o700, parents=True, exist_ok=True)
+            state = os.lstat(self._directory)
+            if state.st_uid != os.getuid() or not stat.S_ISDIR(state.st_mode):
+                return False
+            starts = _lock(f"{self._directory}/start.lock")
+        except OSError:
+            return False
+        if starts is None:  # another agent is being started there: the next look tells
+            return False
+        try:
+            return self._take_lock() and self._restore_archive()
+        except OSError:
+            return False
+        finally:
+            os.close(starts)
+
+    def _take_lock(self) -> bool:
+        path = Path(self._directory, "lock")
+        if path.exists() and os.path.samestat(os.fstat(self._lock), path.stat()):
+            return True
+        lock = _lock(str(path))
+        if lock is None:
+            self.is_taken = True
+            return False
+        os.close(self._lock)
+        self._lock = lock
+        return True
+
+    def _restore_archive(self) -> bool:
+        """Write the archive again, from which modules and the built-in shell are still loaded."""
+        if self._archive and not self._archive_path.exists():
+            unfinished = self._archive_path.with_suffix(f".{os.getpid()}")
+            unfinished.write_bytes(self._archive)
+            unfinished.replace(self._archive_path)
+        return True
+
+
 def _lock(path: str) -> int | None:
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
@@ -103,6 +183,9 @@ def _lock(path: str) -> int | None:
 READ_BYTES = 1 << 18
 LONGEST_SELECT_SECONDS = 0.5
 """Lifetimes, and zmq's edge-triggered descriptors, are looked at that often in any case."""
+
+LOOK_SECONDS = 0.5
+"""Interval of the looks for the socket; clients give an agent that is not found more time."""
 
 UNCONFIRMED_LIFETIME_SECONDS = 60.0
 """Without a second request: the call that started the agent cannot be followed by another."""
@@ -196,13 +279,17 @@ class Daemon:
     Parameters
     ----------
     directory
-        The private directory, whose lock this process holds.
+        The private directory.
+    lock
+        The descriptor that holds its lock.
     options
         As for :class:`Service`, ``idle_lifetime_seconds`` and ``unconfirmed_seconds``.
     """
 
-    def __init__(self, directory: str, options: dict[str, Any]) -> None:
+    def __init__(self, directory: str, lock: int, options: dict[str, Any]) -> None:
         self._directory = directory
+        self._served = ServedDirectory(directory, lock)
+        self._looked_at = time.monotonic()
         self._idle_lifetime = float(options.get("idle_lifetime_seconds", IDLE_LIFETIME_SECONDS))
         self._unconfirmed_lifetime = float(
             options.get("unconfirmed_seconds", UNCONFIRMED_LIFETIME_SECONDS)
@@ -223,6 +310,7 @@ class Daemon:
             while not self._should_end():
                 self._run_once()
                 self._remove_leftovers_once()
+                listener = self._still_found(listener)
         finally:
             listener.close()
             self._service.stop(time.sleep)
@@ -230,7 +318,21 @@ class Daemon:
                 if connection.wants_to_write:
                     connection.stream.settimeout(1)
                     connection.write()
-            remove_directory(self._directory)
+            if not self._served.is_taken:
+                remove_directory(self._directory)
+
+    def _still_found(self, listener: socket.socket) -> socket.socket:
+        """Return the listener that clients find: another one after its socket was removed."""
+        now = time.monotonic()
+        if now - self._looked_at < LOOK_SECONDS:
+            return listener
+        self._looked_at = now
+        if self._served.has_socket() or not self._served.make_again():
+            self._is_terminated = self._is_terminated or self._served.is_taken
+            return listener
+        self._selector.unregister(listener)
+        listener.close()
+        return self._listen()
 
     def _remove_leftovers_once(self) -> None:
         """Remove leftovers once the start is confirmed, so that the start does not wait for it."""
@@ -239,12 +341,13 @@ class Daemon:
             remove_leftovers(self._directory)
 
     def _listen(self) -> socket.socket:
-        path = Path(self._directory, "s")
+        path = self._served.socket_path
         if path.exists():
             path.unlink()
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.bind(str(path))
         path.chmod(0o600)
+        self._served.keep_socket()
         listener.listen(64)
         listener.setblocking(False)
         self._selector.register(listener, selectors.EVENT_READ, self._accept)
@@ -361,4 +464,4 @@ def serve(directory: str, options: dict[str, Any]) -> None:
     os.dup2(log, 2)
     os.close(log)
     os.umask(UMASK)
-    Daemon(directory, options).run()
+    Daemon(directory, lock, options).run()

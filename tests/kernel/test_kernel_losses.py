@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import time
 from collections.abc import Callable
 
 import psutil
-from kernel_driver import Home, StartKernel, kernel_variables
-from sandbox_server import RunningSandbox, until
+import pytest
+from kernel_driver import Home, KernelDriver, StartKernel, kernel_variables
+from magic_driver import MagicKernel
+from sandbox_server import REPOSITORY, RunningSandbox, until
 
 
 def test_a_terminated_sandbox_is_noticed_and_said(
@@ -170,3 +174,97 @@ def test_two_starts_at_once_share_one_sandbox(
     ids = [kernel.submit("import os; os.environ['IVY_SANDBOX_ID']") for kernel in (first, second)]
     cells = [kernel.finish(each) for kernel, each in zip((first, second), ids, strict=True)]
     assert cells[0].result == cells[1].result is not None
+
+
+def end_locally(kernel: KernelDriver, ends: str) -> None:
+    """End the embedded local sandbox, as its idle exit does or by force."""
+    supervisor = psutil.Process(json.loads(kernel.home.sandbox_file.read_text())["pid"])
+    family = [supervisor, *supervisor.children(recursive=True)]
+    if ends == "sigterm":
+        supervisor.terminate()
+    else:
+        for process in family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+    psutil.wait_procs(family, timeout=20)
+
+
+def ask_meanwhile(kernel: KernelDriver, noticed_by: str) -> None:
+    """Let something else than a cell meet the end first."""
+    if noticed_by == "completion":
+        kernel.ask("complete", "x", 1)
+    elif noticed_by == "usage":
+        message = kernel.client.session.msg("usage_request", {})
+        kernel.client.control_channel.send(message)
+        kernel.client.get_control_msg(timeout=20)
+    elif noticed_by == "status":
+        kernel.run("%ivy status")
+    elif noticed_by == "widget":
+        message = kernel.client.session.msg("comm_msg", {"comm_id": "1", "data": {}})
+        kernel.client.shell_channel.send(message)
+
+
+def told_once(kernel: KernelDriver, magic: str = "") -> None:
+    """The next cell says that the sandbox is gone, alone, and the one after it runs anew."""
+    cell = kernel.run(f"{magic}open('ran.txt', 'w').close()")
+    assert cell.error is not None, cell.shown()
+    assert cell.error["ename"] == "SandboxLostError", cell.error
+    for words in ("is gone", "Nothing of this cell was run", "new sandbox"):
+        assert words in cell.error["evalue"]
+    assert cell.text() == cell.text("stderr") == ""
+    again = kernel.run(f"{magic}import os; print('x' in globals(), os.path.exists('ran.txt'))")
+    assert again.reply["status"] == "ok", again.error
+    assert again.text() == "False False\n"
+
+
+@pytest.mark.parametrize(
+    ("route", "ends", "noticed_by"),
+    [
+        ("agent", "sigterm", "cell"),
+        ("agent", "sigkill", "completion"),
+        ("agent", "sigkill", "usage"),
+        ("agent", "sigterm", "status"),
+        ("agent", "sigkill", "widget"),
+        ("notebook", "sigkill", "cell"),
+        ("notebook", "sigterm", "completion"),
+        ("script", "sigkill", "cell"),
+    ],
+)
+def test_the_end_of_the_local_sandbox_is_told_in_the_kernel(
+    run_kernel: Callable[[KernelDriver], KernelDriver],
+    new_home: Callable[[], Home],
+    route: str,
+    ends: str,
+    noticed_by: str,
+) -> None:
+    """As in tests/session/test_told_losses.py, with all that a kernel adds."""
+    kernel = run_kernel(KernelDriver(new_home(), {"IVY_ROUTE": route}))
+    try:
+        assert kernel.run("x = 5").reply["status"] == "ok"
+        end_locally(kernel, ends)
+        ask_meanwhile(kernel, noticed_by)
+        told_once(kernel)
+    finally:
+        kernel.home.stop_sandbox()
+
+
+@pytest.mark.parametrize("noticed_by", ["cell", "status"])
+@pytest.mark.parametrize("ends", ["sigterm", "sigkill"])
+@pytest.mark.parametrize("route", ["agent", "notebook"])
+def test_the_end_of_the_local_sandbox_is_told_by_the_magic(
+    run_kernel: Callable[..., MagicKernel],
+    new_home: Callable[[], Home],
+    route: str,
+    ends: str,
+    noticed_by: str,
+) -> None:
+    """``%%ivy`` in a plain Python kernel tells it just so."""
+    variables = {"IVY_ROUTE": route, "PYTHONPATH": str(REPOSITORY)}
+    kernel = run_kernel(MagicKernel(new_home(), variables))
+    try:
+        assert kernel.run("%%ivy\nx = 5").reply["status"] == "ok"
+        end_locally(kernel, ends)
+        ask_meanwhile(kernel, noticed_by)
+        told_once(kernel, "%%ivy\n")
+    finally:
+        kernel.home.stop_sandbox()

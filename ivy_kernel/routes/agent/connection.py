@@ -233,9 +233,6 @@ HELD_LIMIT_FACTOR = 4
 """The inbox may hold this many times the agent's own log limit: beyond that limit the agent drops
 output, but it keeps every reply."""
 
-SETTLE_SECONDS = 2.0
-"""When the sandbox has ended, calls under way fail within this time, or are given up."""
-
 
 def holder_of(nonce: str, generation: int) -> str:
     """Return the name of an agent's kernel, as `Namespace` keeps it."""
@@ -341,7 +338,7 @@ class AgentConnection:
         """Close because the sandbox is gone; what has provably not arrived there is known then."""
         self._is_closed = True
         if self.poller is not None:
-            await self.poller.settle(SETTLE_SECONDS)
+            await self.poller.settle()
         self.close()
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ do.
 
 from __future__ import annotations
 
+import asyncio
 import random
 from dataclasses import dataclass
 from typing import Protocol
@@ -28,7 +29,9 @@ from ivy_kernel.errors import (
     SettingError,
     UsageError,
 )
-from ivy_kernel.routes.agent.frames import InboxFullError, NoAgentError
+from ivy_kernel.routes.agent.frames import ENOENT, InboxFullError, NoAgentError
+from ivy_kernel.routes.base import RouteListener
+from ivy_kernel.routes.events import CallRefused, Unreachable
 from ivy_kernel.status.backoff import Backoff
 
 BACKOFF = Backoff(
@@ -118,6 +121,9 @@ UNREACHABLE_AFTER_SECONDS = 5.0
 
 MAX_CONSECUTIVE_ABSENCES = 3
 """An agent that is not found by so many calls in a row has ended."""
+
+ABSENCE_SECONDS = 2.0
+"""Where even the socket is missing they must last so long: an agent that lives makes it again."""
 
 # Both must be reached. A start gives up sooner (MAX_UNREADABLE_STARTS): it has no cell to lose.
 MAX_UNREADABLE_POLLS = 6
@@ -209,7 +215,11 @@ class Health:
         # Certain at once: an agent has answered, and it is another one.
         if isinstance(error, UnknownAgentError):
             return SandboxLostError("The variables are gone, because the sandbox was started anew.")
-        if isinstance(error, NoAgentError) and times >= MAX_CONSECUTIVE_ABSENCES:
+        if (
+            isinstance(error, NoAgentError)
+            and times >= MAX_CONSECUTIVE_ABSENCES
+            and (error.errno != ENOENT or failed_seconds >= ABSENCE_SECONDS)
+        ):
             return SandboxLostError(
                 "The variables are gone, because the sandbox's agent has ended "
                 f"(the sandbox was recycled, or its memory ran out: {error})."
@@ -219,3 +229,67 @@ class Health:
         if failed_seconds > self._give_up_seconds:
             return error if isinstance(error, IvyError) else AnswerError(str(error))
         return None
+
+
+# -- the end of the sandbox
+
+LOOK_AGAIN_SECONDS = 2.0
+"""After a look at the sandbox, which a refused call has caused, the next one may follow."""
+
+
+class SandboxConnection(Protocol):
+    """The connection to what is in the sandbox, as its end needs it."""
+
+    async def end_with_sandbox(self) -> None:
+        """Close because the sandbox is gone, and end the running cell."""
+
+
+class EndOfSandbox:
+    """Looks whether the sandbox has ended, for a cell whose calls are refused or fail.
+
+    Parameters
+    ----------
+    listener
+        Looks at the sandbox; told of an event that no look has explained.
+    connection
+        Ended with the sandbox.
+
+    Attributes
+    ----------
+    error
+        Says that it has ended; ``None`` while that is not known.
+    """
+
+    def __init__(self, listener: RouteListener, connection: SandboxConnection) -> None:
+        self.error: SandboxLostError | None = None
+        self._listener = listener
+        self._connection = connection
+        self._looking: asyncio.Future[None] | None = None
+        self._may_look_at = 0.0
+        self._untold: Unreachable | None = None
+
+    def look(self, event: CallRefused | Unreachable) -> None:
+        """Look soon, but not after each refused call."""
+        if isinstance(event, Unreachable):
+            self._untold = event  # told after the look, if that does not tell more
+        elif asyncio.get_running_loop().time() < self._may_look_at:
+            return
+        if self._looking is None:
+            self._looking = asyncio.ensure_future(self._look())
+
+    def take_untold(self) -> Unreachable | None:
+        """Return, once, the event that waits for a look to end."""
+        untold, self._untold = self._untold, None
+        return untold
+
+    async def _look(self) -> None:
+        try:
+            self.error = await self._listener.sandbox_end()
+            untold = self.take_untold()
+            if self.error is not None:
+                await self._connection.end_with_sandbox()
+            elif untold is not None:
+                self._listener.on_event(untold)
+        finally:
+            self._looking = None
+            self._may_look_at = asyncio.get_running_loop().time() + LOOK_AGAIN_SECONDS

@@ -45,6 +45,9 @@ OVERTAKEN_SECONDS = 0.5
 """A response that is missing so long after that of a later poll is late, or lost with its
 connection: the agent answers the oldest poll first."""
 
+SETTLE_SECONDS = 2.0
+"""When the connection is over, calls under way end within this time, or are given up."""
+
 PROBE_DELAY_SECONDS = 0.15
 """The head start of a poll before its probe, so that it can be parked by then."""
 
@@ -156,7 +159,7 @@ class Poller:
             if task is not current:
                 task.cancel()
 
-    async def settle(self, limit_seconds: float) -> None:
+    async def settle(self, limit_seconds: float = SETTLE_SECONDS) -> None:
         """Send no more polls, and let those under way end: it is known then what has arrived."""
         self._is_closed = True
         self.calls.close()
@@ -333,9 +336,17 @@ class Poller:
         self._listener.on_failed_call(error)
         self.scheduler.failed(error, now, asked=poll.poll_wait_seconds, lasted=now - poll.sent_at)
         verdict = self._health.failed(error, now, may_be_running=self._table.may_be_running)
-        if verdict is not None:
+        if verdict is not None and self._polls:
+            self._start(self._end(verdict))
+        elif verdict is not None:
             self.close()
             self._listener.on_connection_lost(verdict)
+
+    async def _end(self, verdict: Exception) -> None:
+        """End when the other polls have ended: what they carry may have arrived until then."""
+        await self.settle()
+        self.close()
+        self._listener.on_connection_lost(verdict)
 
     # -- whether calls may overlap
 

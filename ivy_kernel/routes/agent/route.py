@@ -21,6 +21,7 @@ from ivy_kernel.errors import (
 from ivy_kernel.models import Cell, Channel, Fate, Json, Message, Outcome, Sink
 from ivy_kernel.routes.agent.calls import ToolCall
 from ivy_kernel.routes.agent.connection import AgentConnection, holder_of
+from ivy_kernel.routes.agent.failures import EndOfSandbox
 from ivy_kernel.routes.agent.options import AgentOptions
 from ivy_kernel.routes.agent.requests import (
     OutgoingMessage,
@@ -38,6 +39,7 @@ from ivy_kernel.routes.events import (
     CallRefused,
     Event,
     KernelDied,
+    ReachableAgain,
     Unreachable,
 )
 from ivy_kernel.routes.outcomes import (
@@ -57,9 +59,6 @@ COMM_SECONDS = 60.0
 QUESTION_SECONDS = 30.0  # callers have their own, shorter limits
 INTERRUPT_SECONDS = 4.0
 CONTROL_SECONDS = 60.0
-
-LOOK_AGAIN_SECONDS = 2.0
-"""After a look at the sandbox, which a refused call has caused, the next one may follow."""
 
 TERMINATED_BEFORE = "The sandbox was terminated."
 
@@ -115,9 +114,7 @@ class AgentRoute:
         self._earlier_ids: set[str] = set()
         self._interrupts = 0
         self._is_terminated = False
-        self._sandbox_end: SandboxLostError | None = None
-        self._looking: asyncio.Future[None] | None = None
-        self._may_look_at = 0.0
+        self._end = EndOfSandbox(listener, self._connection)
 
     @property
     def live(self) -> LiveKernel:
@@ -234,8 +231,8 @@ class AgentRoute:
         told = error
         if isinstance(error, NoAnswerError | AnswerError | SandboxError) and self._is_terminated:
             told = SandboxLostError(TERMINATED_BEFORE)
-        elif self._sandbox_end:
-            told = self._sandbox_end
+        elif self._end.error:
+            told = self._end.error
         elif isinstance(error, NoAnswerError | AnswerError):
             told = SandboxError(f"{error} {NOT_RUN}")
         if isinstance(told, SandboxLostError):
@@ -251,7 +248,7 @@ class AgentRoute:
         if fate == "unknown" and self._is_terminated:
             fate, sentence = "lost", TERMINATED
         elif fate == "unknown":
-            end = self._sandbox_end or await self._listener.sandbox_end()
+            end = self._end.error or await self._listener.sandbox_end()
             if end:
                 fate, sentence = "lost", f"{end} {ENDED_UNDER_CELL}"
         if fate == "lost":
@@ -489,22 +486,9 @@ class AgentRoute:
             self._earlier_ids = set(event.running)
         elif isinstance(event, AgentLost | KernelDied):
             self._earlier_ids.clear()
-        elif isinstance(event, CallRefused | Unreachable):
-            self._look_soon()
+        elif self._cell_id and isinstance(event, CallRefused | Unreachable):
+            self._end.look(event)
+            return
+        elif isinstance(event, ReachableAgain) and self._end.take_untold() is not None:
+            return  # the one has not been told, so the other need not be
         self._listener.on_event(event)
-
-    def _look_soon(self) -> None:
-        """Look whether the sandbox is gone, for a cell that waits; not with each refused call."""
-        now = asyncio.get_running_loop().time()
-        if self._cell_id and self._looking is None and now >= self._may_look_at:
-            self._looking = asyncio.ensure_future(self._look_for_the_end())
-
-    async def _look_for_the_end(self) -> None:
-        """End a cell whose messages cannot be fetched at once, if its sandbox is gone."""
-        try:
-            self._sandbox_end = await self._listener.sandbox_end()
-            if self._sandbox_end:
-                await self._connection.end_with_sandbox()
-        finally:
-            self._looking = None
-            self._may_look_at = asyncio.get_running_loop().time() + LOOK_AGAIN_SECONDS

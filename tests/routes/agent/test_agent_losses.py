@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -96,6 +97,47 @@ async def test_an_agent_killed_under_a_cell(sandbox: RunningSandbox) -> None:
         ran = await running.end()
         assert ran.fate == "lost"
         assert (await far.run("open('once.txt').read()")).result == "'x'"
+
+
+@pytest.mark.parametrize("removed", ["socket", "directory"])
+@pytest.mark.parametrize("kernel", ["ipykernel", "shell"])
+async def test_an_agent_whose_files_are_removed_keeps_the_variables(
+    sandbox: RunningSandbox, kernel: str, removed: str
+) -> None:
+    """It lives, so it makes itself found again; a cell that comes meanwhile runs, once."""
+    async with route_to(sandbox, kernel=kernel) as far:
+        agent, _ = await pids(far)
+        directory = Path(far.route.describe()["directory"])
+        for number in range(2):
+            if removed == "socket":
+                (directory / "s").unlink()
+            else:
+                shutil.rmtree(directory)
+            ran = await far.run(f"open('{directory.name}', 'a').write('{number}'); x")
+            assert (ran.fate, ran.result) == ("succeeded", "1")
+        assert not far.seen(AgentLost)
+        assert (await far.run(f"open('{directory.name}').read()")).result == "'01'"
+        await far.route.restart_kernel()  # whose program is in the directory
+        assert (await far.run("'x' in globals()")).result == "False"
+        await far.route.close(keep=False)
+        await eventually(lambda: not is_alive(agent), "the agent's end")
+        assert not directory.exists()
+
+
+async def test_an_agent_that_another_one_has_replaced_ends(sandbox: RunningSandbox) -> None:
+    """Two cannot be found at one place: the one that is not found leaves nothing behind."""
+    async with route_to(sandbox, "replaced", session_key="r", kernel="shell") as far:
+        agent, kernel = await pids(far)
+        os.kill(agent, signal.SIGSTOP)
+        shutil.rmtree(far.route.describe()["directory"])
+        async with route_to(sandbox, "replaced", session_key="r", kernel="shell") as other:
+            assert (await other.run("y = 2; y")).result == "2"
+            os.kill(agent, signal.SIGCONT)
+            await eventually(lambda: not is_alive(agent) and not is_alive(kernel), "their end")
+            assert (await other.run("y")).result == "2"
+            with pytest.raises(SandboxLostError, match="started anew"):
+                await far.run("x")
+            assert (await far.run("y")).result == "2"
 
 
 async def test_a_sandbox_that_was_recycled(sandbox: RunningSandbox) -> None:
