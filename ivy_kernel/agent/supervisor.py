@@ -155,11 +155,14 @@ class KernelSupervisor:
             self._reap(kernel, code, now)
 
     def stop(self, clock: Callable[[], float], wait: Callable[[float], None]) -> None:
-        """End the kernel for good: ask it to stop if it is idle, then kill it."""
+        """End the kernel for good: interrupt what runs and ask it to stop, then kill it."""
         kernel, self._kernel = self._kernel, None
         if kernel is None:
             return
-        if self.state == "idle":
+        if self.state in ("idle", "busy"):
+            # A running cell would keep the kernel from ending by itself.
+            if self.state == "busy":
+                kernel.interrupt()
             kernel.ask_to_stop()
             deadline = clock() + STOP_SECONDS
             while kernel.exit_code() is None and clock() < deadline:

@@ -269,7 +269,10 @@ class CellRunner:
 
     async def _run_in_sandbox(self, cell: Cell, sink: Sink) -> Outcome:
         self._throttle.set_limit(self._current.live.current().output_limit_bytes)
-        return await self._current.wanted().execute(cell, sink)
+        session = self._current.wanted()
+        for sentence in self._current.not_ended():
+            sink(Message("stream", {"name": "stderr", "text": f"[{sentence}]\n"}))
+        return await session.execute(cell, sink)
 
     async def _reply_to_input(self, request: Message) -> None:
         """Have the user reply to an ``input_request`` of the sandbox."""
