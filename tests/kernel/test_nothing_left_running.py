@@ -189,3 +189,43 @@ def test_a_sandbox_that_cannot_be_reached_is_told_by_the_next_process(
         assert f"chat {first} could not be reached" in said
         assert kernel.run("1").text("stderr") == ""
         until(lambda: all_ended(processes), f"the end of {processes}", 20)
+
+
+DEAF = """
+import signal
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+kernel = get_ipython().kernel
+parent = kernel.get_parent()
+def reply(msg_type, content):
+    stream = kernel.shell_channel_thread.manager.get_subshell_to_shell_channel_socket(None)
+    kernel.session.send(stream, msg_type, content, parent, kernel._shell_parent_ident.get())
+print('on', flush=True)
+"""
+
+HOSTILE = {
+    "an unknown reply": "reply('evil_reply', {'status': 'ok'})",
+    "a reply without a status": "reply('execute_reply', {})",
+    "a reply that is no object": "reply('execute_reply', b'["ok"]')",
+    "an error without text": "reply('execute_reply', {'status': 'error', 'ename': 1})",
+    "a deep reply": "reply('execute_reply', {'status': 'ok', 'x': eval('[' * 90 + ']' * 90)})",
+    "a flood of text": "while True: print('x' * 1000, flush=True)",
+    "a flood of displays": "while True: display(1)",
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_the_second_interrupt_frees_the_kernel(start_kernel: StartKernel, what: str) -> None:
+    """Whatever code in the sandbox does or forges; what is said of the cell is true."""
+    kernel = start_kernel(IVY_ROUTE="agent")
+    kernel.run("1")
+    code = f"{DEAF}{HOSTILE[what]}\nwhile True: pass"
+    message_id = kernel.submit(code)
+    seen = kernel.until(message_id, lambda message: message["msg_type"] == "stream")
+    kernel.interrupt()
+    kernel.interrupt()
+    cell = kernel.finish(message_id, earlier=seen, timeout_seconds=60)
+    assert cell.reply["status"] == "error"
+    assert "restarting the kernel ends it" in cell.reply["evalue"]
+    assert kernel.run("%ivy status").reply["status"] == "ok"
+    kernel.restart()
+    assert kernel.run("'kernel' in globals()").result == "False"
