@@ -205,7 +205,7 @@ print('on', flush=True)
 HOSTILE = {
     "an unknown reply": "reply('evil_reply', {'status': 'ok'})",
     "a reply without a status": "reply('execute_reply', {})",
-    "a reply that is no object": "reply('execute_reply', b'["ok"]')",
+    "a reply that is no object": "reply('execute_reply', bytes([91, 93]))",
     "an error without text": "reply('execute_reply', {'status': 'error', 'ename': 1})",
     "a deep reply": "reply('execute_reply', {'status': 'ok', 'x': eval('[' * 90 + ']' * 90)})",
     "a flood of text": "while True: print('x' * 1000, flush=True)",
