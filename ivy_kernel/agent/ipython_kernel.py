@@ -235,7 +235,7 @@ class IPythonKernel(KernelProcess):
                 got = True
                 try:
                     self._take(channel, frames)
-                except (ValueError, KeyError, AttributeError) as error:
+                except Exception as error:  # it comes from what cells can forge
                     self.report_unreadable(error)
         return got
 

@@ -316,7 +316,7 @@ class ShellKernel(KernelProcess):
         for line in lines:
             try:
                 self._take(json.loads(line.decode("utf-8")))
-            except (ValueError, KeyError, AttributeError) as error:
+            except Exception as error:  # it comes from what cells can forge
                 self.report_unreadable(error)
         return got
 

@@ -21,6 +21,8 @@ FAILED_STARTS_THRESHOLD = 4
 """After so many kernels in a row that never got ready, requests no longer wait for the next."""
 
 LONGEST_PAUSE_SECONDS = 30.0
+READS_AT_ONCE = 4
+"""Times that the kernel's channels are read before the rest of the agent has its turn."""
 
 
 class KernelSupervisor:
@@ -79,6 +81,7 @@ class KernelSupervisor:
         self._is_generation_used = True
         self._failed_starts = 0
         self._restarts: list[str] = []
+        self._has_more = False
 
     def count_background(self) -> int:
         """Return how much of the kernel may still speak when no request is under way."""
@@ -132,6 +135,8 @@ class KernelSupervisor:
 
     def next_time(self) -> float | None:
         """Return when :meth:`run` has something to do next, on the monotonic clock."""
+        if self._has_more and self._kernel is not None:
+            return 0.0
         next_ping = self._kernel.next_time() if self._kernel else None
         known = [t for t in (self._start_at, self._kill_at, next_ping) if t is not None]
         return min(known) if known else None
@@ -143,8 +148,8 @@ class KernelSupervisor:
         kernel = self._kernel
         if kernel is None:
             return
-        while kernel.receive(now):
-            pass
+        # A flood must not keep the agent from its other work, such as an interrupt of it.
+        self._has_more = all(kernel.receive(now) for _ in range(READS_AT_ONCE))
         # kill() waits for the process: its exit code is there below, in the same turn.
         too_slow = self.state == "starting" and now - self._started > START_SECONDS
         if too_slow or (self._kill_at is not None and now >= self._kill_at):
@@ -154,11 +159,14 @@ class KernelSupervisor:
             self._reap(kernel, code, now)
 
     def stop(self, clock: Callable[[], float], wait: Callable[[float], None]) -> None:
-        """End the kernel for good: ask it to stop if it is idle, then kill it."""
+        """End the kernel for good: interrupt what runs and ask it to stop, then kill it."""
         kernel, self._kernel = self._kernel, None
         if kernel is None:
             return
-        if self.state == "idle":
+        if self.state in ("idle", "busy"):
+            # A running cell would keep the kernel from ending by itself.
+            if self.state == "busy":
+                kernel.interrupt()
             kernel.ask_to_stop()
             deadline = clock() + STOP_SECONDS
             while kernel.exit_code() is None and clock() < deadline:

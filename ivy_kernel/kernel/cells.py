@@ -294,6 +294,8 @@ class CellRunner:
         note = self._current.note() if cell.store_history else ""
         if note:
             self._show_note(note)
+        for sentence in self._current.not_ended():
+            sink(Message("stream", {"name": "stderr", "text": f"[{sentence}]\n"}))
         return await session.execute(cell, sink)
 
     async def _reply_to_input(self, request: Message) -> None:

@@ -10,14 +10,24 @@ from traitlets.config import Config
 
 from ivy_kernel.errors import SettingError
 from ivy_kernel.kernel.comms import RemoteComms
-from ivy_kernel.kernel.restart import Chat, RestartMark, session_key_of
+from ivy_kernel.kernel.restart import (
+    AgentRecords,
+    Chat,
+    RestartMark,
+    end_agents,
+    not_ended_sentence,
+    session_key_of,
+)
 from ivy_kernel.models import Sink
 from ivy_kernel.routes.base import Namespace
-from ivy_kernel.routes.events import Event
+from ivy_kernel.routes.events import AgentOpened, Event
 from ivy_kernel.session.kernel_registry import KernelRegistration, kernel_id_of
 from ivy_kernel.session.open import identity, open_lifecycle, open_session
 from ivy_kernel.session.session import Session
 from ivy_kernel.settings.live import LiveSettings
+
+INTERRUPT_SECONDS = 0.5
+"""Of the time for a shutdown: for the running cell to hear of it."""
 
 
 class CurrentSession:
@@ -55,7 +65,11 @@ class CurrentSession:
         self.comms = RemoteComms()
         self._on_background = on_background
         self._on_event = on_event
+        self._flags = flags
         self._mark = RestartMark(connection_file)
+        self._agents = AgentRecords(connection_file)
+        # What an earlier process has left, which may not have been reached at its end.
+        self._earlier_agents = {record.call_id for record in self._agents.all()}
         self._registration = KernelRegistration(kernel_id_of(connection_file))
         self._session_key = session_key_of(connection_file)
         self._identity: tuple[object, ...] = ()
@@ -115,7 +129,8 @@ class CurrentSession:
         return self.session
 
     def _open(self) -> Session:
-        chat = open_lifecycle(self.live).key[:2]
+        lifecycle = open_lifecycle(self.live)
+        chat, campaign_id = lifecycle.key[:2], lifecycle.campaign_id
         must_empty = self._mark.is_set(chat)
         # The same for each session on a chat: they know what was lost, shown and opened there.
         if chat not in self._chats:
@@ -123,6 +138,8 @@ class CurrentSession:
         namespace, comms = self._chats[chat]
 
         def on_event(event: Event) -> None:
+            if isinstance(event, AgentOpened) and event.ending is not None:
+                self._agents.add(chat, campaign_id, event.ending)
             comms.on_event(event)
             self._on_event(event)
 
@@ -147,18 +164,36 @@ class CurrentSession:
             self._must_empty = False
             self._mark.remove(self._chat)
 
+    def not_ended(self) -> list[str]:
+        """Tell, once, what an earlier process of this kernel could not end in other chats.
+
+        Of this chat it is not told: the cell reaches its sandbox, and ends it, or tells why not.
+        """
+        if not self._earlier_agents:
+            return []
+        left = [each for each in self._agents.all() if each.call_id in self._earlier_agents]
+        failed = [record for record in left if record.failure]
+        self._earlier_agents = {each.call_id for each in left if not each.failure}
+        return [not_ended_sentence(record) for record in failed if record.chat != self._chat]
+
     def before_shutdown(self, *, restart: bool) -> None:
         """See `CellRunner.before_shutdown`."""
         self._registration.unregister()
         if restart:
-            self._mark.set(self._chats)
+            self._mark.set(self._chats | {record.chat for record in self._agents.all()})
         else:
             self._mark.remove_all()
 
     async def shutdown(self, *, restart: bool) -> None:
-        """Let go of the sandbox, because the kernel's process ends."""
-        if self.session is None:
-            return
-        if self.session.busy:
-            await self.session.interrupt()
-        await self.session.aclose(keep=restart)
+        """End all that works for us in sandboxes, because the kernel's process ends.
+
+        What is not reached in time is left to `go_on_after`.
+        """
+        if self.session is not None:
+            if self.session.busy:
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self.session.interrupt(), INTERRUPT_SECONDS)
+            # An agent on record is ended below; one that is being started just now, here.
+            is_on_record = any(record.chat == self._chat for record in self._agents.all())
+            await self.session.aclose(keep=restart or is_on_record)
+        await end_agents(self._agents, self._flags)

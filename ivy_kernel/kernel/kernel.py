@@ -28,7 +28,7 @@ from ivy_kernel.kernel.requests import (
     ReceivedInterrupt,
     request_input,
 )
-from ivy_kernel.kernel.restart import RestartMark
+from ivy_kernel.kernel.restart import AgentRecords, RestartMark, go_on_after
 from ivy_kernel.models import sendable
 
 if TYPE_CHECKING:
@@ -385,17 +385,25 @@ class IvyKernel(BaseKernel):
             self._early_interrupt = interrupt
 
     async def do_shutdown(self, restart: bool) -> Json:
-        """Let go of the sandbox, within the 2.5 s that ipykernel allows."""
+        """End what works for us in sandboxes, within the 2.5 s that ipykernel allows.
+
+        An earlier process of this kernel, after whose end no cell was run, may have left some.
+        """
+        connection_file = getattr(self.parent, "connection_file", "")
         if self.runner is not None:
             self.runner.before_shutdown(restart=restart)
-        elif not restart:  # an earlier process may have left marks, and no cell has used them
-            RestartMark(getattr(self.parent, "connection_file", "")).remove_all()
+        elif restart:
+            agents = AgentRecords(connection_file).all()
+            RestartMark(connection_file).set(record.chat for record in agents)
+        else:
+            RestartMark(connection_file).remove_all()
         if self.main_loop is not None and self.runner is not None:
             work = asyncio.run_coroutine_threadsafe(
                 self.runner.shutdown(restart=restart), self.main_loop
             )
             with suppress(Exception):
                 await asyncio.wait_for(asyncio.wrap_future(work), SHUTDOWN_WAIT_SECONDS)
+        go_on_after(connection_file, getattr(self.parent, "cli_config", None), restart=restart)
         return {"status": "ok", "restart": restart}
 
 

@@ -7,6 +7,23 @@ from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
+class EndingCall:
+    """The tool call that ends an agent and its kernel, unless another client has attached since.
+
+    Parameters
+    ----------
+    tool, code
+        Its tool, and the program that the tool runs.
+    call_id
+        Marks its answer.
+    """
+
+    tool: str
+    code: str
+    call_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class AgentOpened:
     """An agent has been found or started, and verified by a second call.
 
@@ -16,10 +33,13 @@ class AgentOpened:
         It was alive already: variables of an earlier session are still there.
     running
         Message ids of requests that its kernel was still working on.
+    ending
+        Ends it, also when this connection is gone.
     """
 
     is_found: bool
     running: tuple[str, ...] = ()
+    ending: EndingCall | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from ivy_kernel.routes.agent.failures import (
 )
 from ivy_kernel.routes.agent.frames import AgentResponse, NoAgentError, read_response
 from ivy_kernel.routes.agent.programs import in_private_namespace, new_call_id, snippet
+from ivy_kernel.routes.events import EndingCall
 from ivy_kernel.routes.tools import NOTEBOOK_TOOL, PYTHON_TOOL
 
 ToolCall = Callable[[str, str, float], Awaitable[object]]
@@ -105,6 +106,19 @@ def pack(request: Json) -> bytes:
     """Encode a request as the text that travels in a program."""
     text = json.dumps({"v": PROTOCOL_VERSION, **request}, separators=(",", ":"), default=str)
     return base64.b64encode(zlib.compress(text.encode("utf-8", "surrogatepass"), 1))
+
+
+def ending_call(agent: RunningAgent) -> EndingCall:
+    """Return the call that ends this agent, as long as this client is its latest."""
+    call_id = new_call_id()
+    request = {"nonce": agent.nonce, "session": agent.client_number, "shutdown": True}
+    program = snippet(
+        agent.directory, pack(request), timeout_seconds=SNIPPET_MARGIN_SECONDS, call_id=call_id
+    )
+    tool = agent.launch_method.call_tool
+    if tool == NOTEBOOK_TOOL:
+        program = in_private_namespace(program)
+    return EndingCall(tool, program, call_id)
 
 
 class ToolCaller:

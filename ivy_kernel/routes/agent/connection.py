@@ -30,6 +30,7 @@ from ivy_kernel.routes.agent.calls import (
     RunningAgent,
     ToolCall,
     ToolCaller,
+    ending_call,
     pack,
 )
 from ivy_kernel.routes.agent.failures import FailureStreak, Health, is_final, may_mean_the_end
@@ -410,7 +411,7 @@ class AgentConnection:
         )
         self.poller = poller
         running = tuple(str(i) for i in agent.header.get("under_way") or ())
-        self._table.listener.on_event(AgentOpened(agent.is_found, running))
+        self._table.listener.on_event(AgentOpened(agent.is_found, running, ending_call(agent)))
         if agent.is_found:
             poller.poll_for_background()
         return poller

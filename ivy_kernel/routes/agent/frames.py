@@ -130,6 +130,8 @@ def to_message(record: Json) -> Message | None:
     channel = CHANNELS.get(str(record.get("c")))
     if channel is None or not isinstance(header, dict) or not isinstance(parent, dict):
         return None
+    if not isinstance(record.get("d"), dict):
+        return None
     try:
         buffers = tuple(base64.b64decode(text, validate=True) for text in record.get("b", ()))
     except (TypeError, binascii.Error):

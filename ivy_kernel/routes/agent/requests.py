@@ -326,6 +326,11 @@ class RequestTable:
             del self._pending[pending.message_id]
             self._finished.append(pending.message_id)
 
+    def abandon(self, pending: PendingRequest) -> None:
+        """Remove a request that goes on without us, like one of an earlier client."""
+        if self._pending.get(pending.message_id) is pending:
+            del self._pending[pending.message_id]
+
     def get(self, message_id: str) -> PendingRequest | None:
         """Return the request with this id, while it is in flight."""
         return self._pending.get(message_id)
@@ -375,7 +380,9 @@ class RequestTable:
                 self.listener.on_background(message)
             return
         if message.channel in ("shell", "control"):
-            pending.on_reply(message)
+            # Only code in the sandbox makes others, and they are no reply.
+            if not pending.is_cell or is_execute_reply(message):
+                pending.on_reply(message)
         elif message.msg_type == "status":
             if message.content.get("execution_state") == "idle":
                 pending.on_idle()
@@ -495,6 +502,19 @@ def execute_content(cell: Cell) -> Json:
         "allow_stdin": cell.allow_stdin,
         "stop_on_error": False,
     }
+
+
+def is_execute_reply(message: Message) -> bool:
+    """Whether a message is what a front end takes for a cell's reply (message spec, "Execute")."""
+    content = message.content
+    if message.msg_type != "execute_reply":
+        return False
+    if content.get("status") != "error":
+        return content.get("status") in ("ok", "abort", "aborted")
+    traceback = content.get("traceback")
+    texts = (content.get("ename"), content.get("evalue"))
+    is_traceback = isinstance(traceback, list) and all(isinstance(each, str) for each in traceback)
+    return is_traceback and all(isinstance(text, str) for text in texts)
 
 
 def fate_of(reply: Json, *, was_interrupted: bool) -> Fate:

@@ -58,9 +58,16 @@ SHUTDOWN_SECONDS = 4.0
 COMM_SECONDS = 60.0
 QUESTION_SECONDS = 30.0  # callers have their own, shorter limits
 INTERRUPT_SECONDS = 4.0
+GIVE_UP_SECONDS = 3.0
+"""After the second interrupt of a cell, for it to end."""
 CONTROL_SECONDS = 60.0
 
 TERMINATED_BEFORE = "The sandbox was terminated."
+
+NOT_STOPPED = (
+    "It did not stop when it was interrupted twice, so it is no longer waited for. It may be still "
+    "running in the sandbox, and the next cell waits for it; restarting the kernel ends it."
+)
 
 
 class AgentRoute:
@@ -261,9 +268,13 @@ class AgentRoute:
         """Interrupt the running cell, or else a widget's callback.
 
         An earlier client's cell, behind which ours would wait, is interrupted too. A second
-        interrupt of the same cell gives up waiting where the sandbox cannot be reached.
+        interrupt of the same cell gives up waiting: at once where the sandbox cannot be reached,
+        else where the cell has not ended after some seconds.
         """
         self._interrupts += 1
+        if self._interrupts > 1 and self._cell_id:
+            loop = asyncio.get_running_loop()
+            loop.call_later(GIVE_UP_SECONDS, self.give_up, self._cell_id, NOT_STOPPED)
         own_ids = [self._cell_id] if self._cell_id else self._comm_ids
         for message_id in [*self._earlier_ids, *own_ids]:
             reached = await self.interrupt_request(message_id, deadline_seconds=INTERRUPT_SECONDS)
@@ -302,13 +313,15 @@ class AgentRoute:
                 return known
         return "finished" if pending is not None and pending.is_done else "unreachable"
 
-    def give_up(self, message_id: str) -> None:
+    def give_up(self, message_id: str, why: str = "Given up while it was running.") -> None:
         """Stop waiting for a cell: it ends as "not run" where that is certain, else as unknown."""
         pending = self._table.get(message_id)
         if pending is None or self._connection.withdraw(pending):
             return
-        pending.end(RequestEndedError("unknown", SandboxError("Given up while it was running.")))
-        self._table.remove(pending)
+        pending.end(RequestEndedError("unknown", SandboxError(why)))
+        # It may be running still, and the next cell waits behind it: an interrupt is for both.
+        self._table.abandon(pending)
+        self._earlier_ids.add(message_id)
 
     # -- the living kernel, beside cells
 
