@@ -91,8 +91,11 @@ class KernelProcess:
         """Send a message: header, parent header, metadata, content as JSON bytes, and buffers."""
         raise NotImplementedError
 
-    def receive(self, now: float) -> bool:
-        """Hand on what the kernel has sent; return whether there was anything."""
+    def receive(self, now: float, *, may_read_output: bool = True) -> bool:
+        """Hand on what the kernel has sent; return whether there was anything.
+
+        What it publishes stays with it, where that holds it up safely, unless it may be read.
+        """
         raise NotImplementedError
 
     def next_time(self) -> float | None:
@@ -262,7 +265,7 @@ class ShellKernel(KernelProcess):
         self._outgoing += line
         self._push()
 
-    def receive(self, now: float) -> bool:
+    def receive(self, now: float, *, may_read_output: bool = True) -> bool:
         """Hand on the whole lines that have come."""
         self._push()
         got = False

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
     from .kernel_process import MessageHandler
 
+ROUNDS_AT_ONCE = 4
+"""Of reading what the kernel has sent, before requests and polls have their turn."""
+
 STOP_SECONDS = 1.0
 START_SECONDS = 60.0
 SHORT_LIFE_SECONDS = 10.0
@@ -75,6 +78,7 @@ class KernelSupervisor:
         self._is_generation_used = True
         self._failed_starts = 0
         self._restarts: list[str] = []
+        self._has_more = False
 
     def count_background(self) -> int:
         """Return how much of the kernel may still speak when no request is under way."""
@@ -119,18 +123,24 @@ class KernelSupervisor:
     def next_time(self) -> float | None:
         """Return when :meth:`run` has something to do next, on the monotonic clock."""
         next_ping = self._kernel.next_time() if self._kernel else None
+        if self._has_more and self._kernel is not None:
+            return 0.0
         known = [t for t in (self._start_at, self._kill_at, next_ping) if t is not None]
         return min(known) if known else None
 
-    def run(self, now: float) -> None:
+    def run(self, now: float, *, may_read_output: bool = True) -> None:
         """Take what the kernel has sent; start, kill or replace it when that is due."""
         if self._start_at is not None and now >= self._start_at:
             self._start(now)
         kernel = self._kernel
         if kernel is None:
             return
-        while kernel.receive(now):
-            pass
+        # Not until nothing more comes: a kernel may send faster than this, and requests wait.
+        self._has_more = False
+        for _ in range(ROUNDS_AT_ONCE):
+            self._has_more = kernel.receive(now, may_read_output=may_read_output)
+            if not self._has_more:
+                break
         # kill() waits for the process: its exit code is there below, in the same turn.
         too_slow = self.state == "starting" and now - self._started > START_SECONDS
         if too_slow or (self._kill_at is not None and now >= self._kill_at):

@@ -26,7 +26,7 @@ class CurrentSession:
         The settings from the kernel's command line.
     connection_file
         The kernel's connection file.
-    on_background, on_event
+    on_background, on_event, is_behind
         As in `Session`.
 
     Attributes
@@ -46,12 +46,14 @@ class CurrentSession:
         connection_file: str,
         on_background: Sink,
         on_event: Callable[[Event], None],
+        is_behind: Callable[[], bool],
     ) -> None:
         self.live = LiveSettings(flags=flags)
         self.session: Session | None = None
         self.comms = RemoteComms()
         self._on_background = on_background
         self._on_event = on_event
+        self._is_behind = is_behind
         self._mark = RestartMark(connection_file)
         self._registration = KernelRegistration(kernel_id_of(connection_file))
         self._session_key = session_key_of(connection_file)
@@ -98,6 +100,7 @@ class CurrentSession:
             session_key=self._session_key,
             on_background=self._on_background,
             on_event=on_event,
+            is_behind=self._is_behind,
         )
         self._chat, self._must_empty, self.comms = chat, must_empty, comms
         self._chats.add(chat)

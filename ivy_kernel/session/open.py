@@ -147,6 +147,7 @@ def open_session(
     session_key: str | None = None,
     on_background: Sink | None = None,
     on_event: Callable[[Event], None] | None = None,
+    is_behind: Callable[[], bool] = bool,
 ) -> Session:
     """Return a session on the sandbox that the settings name. Sends no request yet.
 
@@ -154,7 +155,7 @@ def open_session(
     ----------
     live
         The settings.
-    fresh, session_key, on_background, on_event
+    fresh, session_key, on_background, on_event, is_behind
         As in `Session`.
 
     Raises
@@ -174,6 +175,7 @@ def open_session(
         session_key=session_key,
         on_background=on_background,
         on_event=on_event,
+        is_behind=is_behind,
         agent_options=LOCAL_AGENT if lifecycle.local else CLOUD_AGENT,
     )
 

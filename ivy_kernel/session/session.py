@@ -158,6 +158,8 @@ class Session:
         Takes messages that belong to no cell under way: of widgets, and of threads.
     on_event
         Takes what the route tells beside messages.
+    is_behind
+        Tells whether so much waits to be shown that no more should be fetched for now.
     agent_options
         Of the agent route; ``None``: the defaults.
     """
@@ -174,11 +176,13 @@ class Session:
         session_key: str | None = None,
         on_background: Sink | None = None,
         on_event: Callable[[Event], None] | None = None,
+        is_behind: Callable[[], bool] = bool,
         agent_options: AgentOptions | None = None,
     ) -> None:
         self.lifecycle = lifecycle
         self._show_background = on_background or _ignore
         self._tell = on_event or _ignore
+        self._is_behind = is_behind
         self._choice = RouteChoice(
             lifecycle,
             self,
@@ -418,6 +422,11 @@ class Session:
         if isinstance(event, AgentLost | Unreachable):
             self._gate.out_of_contact()
         self._tell(event)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether so much waits to be shown that no more should be fetched for now."""
+        return self._is_behind()
 
     async def sandbox_end(self) -> str:
         """Say that the sandbox has ended under a cell; empty when it has not."""

@@ -462,6 +462,11 @@ class AgentRoute:
             self._looking = asyncio.ensure_future(self._look_for_the_end())
         self._listener.on_event(event)
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether so much waits to be shown that no more should be fetched for now."""
+        return self._listener.is_behind
+
     async def _look_for_the_end(self) -> None:
         """End a cell whose messages cannot be fetched at once, if its sandbox is gone."""
         try:
