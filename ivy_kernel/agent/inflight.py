@@ -133,6 +133,12 @@ class InFlightRequests:
         """The message id of the cell or callback that the kernel runs, or an empty string."""
         return self._current
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether what runs was interrupted, or will be in a moment."""
+        request = self._requests.get(self._current)
+        return self._signal_at is not None or (request is not None and request.is_signalled)
+
     def has_just_begun(self, now: float) -> bool:
         """Whether the kernel has begun only now to run what it runs."""
         return self._current != "" and now - self._busy_since < SHORT_CELL_SECONDS

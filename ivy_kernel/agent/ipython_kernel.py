@@ -81,8 +81,12 @@ PING_EVERY_SECONDS = 0.1
 MESSAGES_AT_ONCE = 500
 """From one channel, before the others have their turn: a flood of output hides no reply."""
 
+OUTPUT_WAITING = 1000
+"""So many published messages may wait here to be read."""
+
 LAUNCHER = """
 import sys
+import zmq
 from ipykernel import iostream, kernelapp
 try:
     import ctypes
@@ -141,8 +145,8 @@ except Exception:
     pass
 class App(kernelapp.IPKernelApp):
     def init_iopub(self, context):
-        context.sndhwm = 0
-        return super().init_iopub(context)
+        super().init_iopub(context)
+        self.iopub_thread.socket.setsockopt(zmq.XPUB_NODROP, 1)
     def init_kernel(self):
         super().init_kernel()
         try:
@@ -155,7 +159,7 @@ class App(kernelapp.IPKernelApp):
 App.launch_instance()
 """
 """Starts ipykernel so that it dies with the agent (``PR_SET_PDEATHSIG``), shows prints after 30 ms
-rather than 200, and never drops a message because a thousand are waiting (``SNDHWM``). What a child
+rather than 200, and waits instead of dropping a message when a thousand are waiting. What a child
 process has written is taken before a flush, so that it does not come after the cell's end. The
 thread that pyzmq needs for large messages is there from the beginning; else it would count as one
 of the user's, which might print at any time. IPython puts the working directory on the path again,
@@ -218,7 +222,7 @@ class IPythonKernel(KernelProcess):
         if channel == "shell":
             self._watchdog.sent(json.loads(parts[0].decode("utf-8"))["msg_id"], time.monotonic())
 
-    def receive(self, now: float) -> bool:
+    def receive(self, now: float, *, may_read_output: bool = True) -> bool:
         """Hand on what has come; while the kernel starts, ask whether it is there."""
         if not self._is_ready and now >= self._next_ping:
             self._ping(now)
@@ -227,6 +231,8 @@ class IPythonKernel(KernelProcess):
         got = False
         # Output before replies: a reply may end its cell, and the output should be in the log then.
         for channel in ("iopub", "stdin", "shell", "control"):
+            if channel == "iopub" and not may_read_output:
+                continue
             for _ in range(MESSAGES_AT_ONCE):
                 try:
                     frames = self._sockets[channel].recv_multipart(self._zmq.NOBLOCK)
@@ -279,8 +285,8 @@ class IPythonKernel(KernelProcess):
         socket.setsockopt(zmq.LINGER, 0)
         # Milliseconds: the kernel binds its sockets only once it is up.
         socket.setsockopt(zmq.RECONNECT_IVL, 10)
-        # No high-water marks: zmq would drop output beyond a thousand messages without a word.
-        socket.setsockopt(zmq.RCVHWM, 0)
+        # Requests never wait. What is not read of the output holds up the kernel, which drops none.
+        socket.setsockopt(zmq.RCVHWM, OUTPUT_WAITING if channel == "iopub" else 0)
         socket.setsockopt(zmq.SNDHWM, 0)
         if channel == "iopub":
             socket.setsockopt(zmq.SUBSCRIBE, b"")

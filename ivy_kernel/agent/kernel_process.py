@@ -114,8 +114,11 @@ class KernelProcess:
         """Ask the kernel something that it answers when it is done with all earlier requests."""
         raise NotImplementedError
 
-    def receive(self, now: float) -> bool:
-        """Hand on what the kernel has sent; return whether there was anything."""
+    def receive(self, now: float, *, may_read_output: bool = True) -> bool:
+        """Hand on what the kernel has sent; return whether there was anything.
+
+        What it publishes stays with it, where that holds it up safely, unless it may be read.
+        """
         raise NotImplementedError
 
     def next_time(self) -> float | None:
@@ -298,7 +301,7 @@ class ShellKernel(KernelProcess):
         header = to_json({"msg_id": PROBE_ID, "msg_type": "kernel_info_request"})
         self.send("shell", [header, b"{}", b"{}", b"{}"], [])
 
-    def receive(self, now: float) -> bool:
+    def receive(self, now: float, *, may_read_output: bool = True) -> bool:
         """Hand on the whole lines that have come."""
         self._push()
         got = False

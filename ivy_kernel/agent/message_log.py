@@ -142,15 +142,15 @@ class LongPoll:
         The request's ``poll`` object: ``since`` (the offset up to which the client has everything),
         ``rewind`` (read from there again), ``wait``, ``grace`` (the batching delay; both in
         seconds), ``limit`` (characters of the frame), ``plain`` (whether the frame need not be
-        packed), ``keep`` (how many polls may be parked, this one included) and ``idle`` (stay
-        parked although nothing is running).
+        packed), ``room`` (the most of the log that it may hold, in bytes), ``keep`` (how many polls
+        may be parked, this one included) and ``idle`` (stay parked although nothing is running).
     now
         The monotonic clock.
     """
 
     __slots__ = (
         *("arrived", "connection", "deadline", "since", "must_rewind", "keep"),
-        *("batching_delay", "is_idle", "limit_chars", "may_be_plain"),
+        *("batching_delay", "room_bytes", "is_idle", "limit_chars", "may_be_plain"),
     )
 
     def __init__(self, connection: Any, options: dict[str, Any], now: float) -> None:
@@ -162,6 +162,7 @@ class LongPoll:
         self.keep = max(1, int(options.get("keep", 1)))
         self.batching_delay = float(options.get("grace", 0.02))
         self.limit_chars = int(options.get("limit", 1 << 20))
+        self.room_bytes = int(options.get("room", SLICE_LIMIT_BYTES))
         self.may_be_plain = bool(options.get("plain"))
         self.is_idle = bool(options.get("idle"))
 
@@ -192,6 +193,11 @@ class LongPolls:
 
     def __len__(self) -> int:
         return len(self._parked)
+
+    @property
+    def unread_bytes(self) -> int:
+        """How much of the log no answer has held yet."""
+        return self._log.end - max(self.cursor, self._log.base)
 
     def park(self, poll: LongPoll, now: float) -> None:
         """Add a poll; it supersedes the oldest beyond the number to keep, which are answered."""
@@ -266,7 +272,7 @@ class LongPolls:
         poll = self._parked.pop(0)
         offset = max(self.cursor, self._log.base)
         # Packed, eight bytes of the log may well become one character; more is rarely taken.
-        wanted = min(SLICE_LIMIT_BYTES, poll.limit_chars * 8)
+        wanted = min(SLICE_LIMIT_BYTES, poll.limit_chars * 8, max(1, poll.room_bytes))
         self.cursor = offset + self._answer(poll, offset, self._log.read(offset, wanted))
         if self.cursor >= self._notified_end:
             self._due = self._unseen_since = None

@@ -28,6 +28,11 @@ INTERRUPTIBLE_TYPES = ("execute_request", "comm_open", "comm_msg", "comm_close")
 """Requests that run the user's code: cells, and the callbacks of widgets."""
 
 LOG_LIMIT_BYTES = 64 << 20
+HOLD_BYTES = 4 << 20
+"""While so much is not fetched by a client that listens, the kernel is held up."""
+
+CLIENT_PRESENT_SECONDS = 15.0
+"""After its last request a client is thought to listen for so long."""
 
 
 class Connection:
@@ -58,7 +63,9 @@ class Service:
         self.request_count = 0
         self.last_request_at = clock()
         self._clock = clock
-        self._log = MessageLog(int(options.get("log_limit_bytes", LOG_LIMIT_BYTES)))
+        limit_bytes = int(options.get("log_limit_bytes", LOG_LIMIT_BYTES))
+        self._log = MessageLog(limit_bytes)
+        self._hold_bytes = min(HOLD_BYTES, limit_bytes // 4)
         self._recorder = MessageRecorder(self._log)
         self._polls = LongPolls(self._log, self._answer_poll)
         self._submissions = SubmissionSequence()
@@ -244,6 +251,16 @@ class Service:
         if is_news:
             self._polls.notify(self._clock(), at_once=True)
 
+    def _may_read_output(self, now: float) -> bool:
+        """Whether to read what the kernel publishes; if not, it is held up until it is fetched.
+
+        Without a client that listens it goes on, and what does not fit into the log is dropped. So
+        does a request that was interrupted, which has to come to its end.
+        """
+        if self._polls.unread_bytes <= self._hold_bytes or self._requests.is_ending:
+            return True
+        return not self._polls and now - self.last_request_at > CLIENT_PRESENT_SECONDS
+
     # -- the clock
 
     def next_time(self) -> float | None:
@@ -262,7 +279,7 @@ class Service:
         now = self._clock()
         # The kernel's messages come first: they may end the request that would be signalled, and
         # they are what the polls are answered with.
-        self.supervisor.run(now)
+        self.supervisor.run(now, may_read_output=self._may_read_output(now))
         for message_id in self._requests.take_unanswered(now):
             self._record_event("unanswered", id=message_id)
         if self._requests.take_probe(now, self.supervisor.waiting):

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
     from .kernel_process import MessageHandler
 
+ROUNDS_AT_ONCE = 4
+"""Of reading what the kernel has sent, before requests and polls have their turn."""
+
 STOP_SECONDS = 1.0
 START_SECONDS = 60.0
 SHORT_LIFE_SECONDS = 10.0
@@ -21,8 +24,6 @@ FAILED_STARTS_THRESHOLD = 4
 """After so many kernels in a row that never got ready, requests no longer wait for the next."""
 
 LONGEST_PAUSE_SECONDS = 30.0
-READS_AT_ONCE = 4
-"""Times that the kernel's channels are read before the rest of the agent has its turn."""
 
 
 class KernelSupervisor:
@@ -141,15 +142,19 @@ class KernelSupervisor:
         known = [t for t in (self._start_at, self._kill_at, next_ping) if t is not None]
         return min(known) if known else None
 
-    def run(self, now: float) -> None:
+    def run(self, now: float, *, may_read_output: bool = True) -> None:
         """Take what the kernel has sent; start, kill or replace it when that is due."""
         if self._start_at is not None and now >= self._start_at:
             self._start(now)
         kernel = self._kernel
         if kernel is None:
             return
-        # A flood must not keep the agent from its other work, such as an interrupt of it.
-        self._has_more = all(kernel.receive(now) for _ in range(READS_AT_ONCE))
+        # Not until nothing more comes: a kernel may send faster than this, and requests wait.
+        self._has_more = False
+        for _ in range(ROUNDS_AT_ONCE):
+            self._has_more = kernel.receive(now, may_read_output=may_read_output)
+            if not self._has_more:
+                break
         # kill() waits for the process: its exit code is there below, in the same turn.
         too_slow = self.state == "starting" and now - self._started > START_SECONDS
         if too_slow or (self._kill_at is not None and now >= self._kill_at):

@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Coroutine
+import time
+from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import zmq
 from ipykernel.kernelbase import Kernel
 
 from ivy_kernel.models import sendable
@@ -40,8 +42,57 @@ ANSWERED_BESIDE_A_CELL = frozenset(
 )
 
 
+WAITING_MESSAGES = 30_000
+"""So many messages may wait for a client that reads slowly, or that asks for its reply first."""
+
+ZMQ_WAITING_MESSAGES = 1_000
+"""ZMQ's own number, which other sockets keep."""
+
+STUCK_SECONDS = 5.0
+"""A client that has read nothing for so long is not waited for."""
+
+IMPATIENT_SECONDS = 60.0
+"""For so long no client is waited for, when one is stuck."""
+
 UNSENT_MESSAGES = 1_000
 """So many messages may wait in this process for a front end that reads slowly."""
+
+
+class PatientSender:
+    """Sends what is published so that nothing is lost to a client that reads slowly.
+
+    ZMQ drops what is published while 1,000 messages wait for a client. This one waits instead; only
+    a client that reads nothing at all for a while, such as a stopped process, loses messages.
+
+    Parameters
+    ----------
+    thread
+        ipykernel's iopub thread, whose sending is replaced.
+    """
+
+    def __init__(self, thread: Any) -> None:
+        self._send: Callable[..., None] = thread._really_send
+        self._socket = thread.socket
+        self._patient_from = 0.0
+        self._set_patient(is_patient=True)
+        self._socket.setsockopt(zmq.SNDTIMEO, int(STUCK_SECONDS * 1000))
+        thread._really_send = self._really_send
+
+    def _set_patient(self, *, is_patient: bool) -> None:
+        self._is_patient = is_patient
+        self._socket.setsockopt(zmq.XPUB_NODROP, int(is_patient))
+
+    def _really_send(self, *arguments: Any, **options: Any) -> None:
+        """Called in the iopub thread for each message."""
+        if not self._is_patient and time.monotonic() > self._patient_from:
+            self._set_patient(is_patient=True)
+        try:
+            self._send(*arguments, **options)
+        except zmq.Again:
+            # Not sent to any client yet. The others must not wait for the one that is stuck.
+            self._patient_from = time.monotonic() + IMPATIENT_SECONDS
+            self._set_patient(is_patient=False)
+            self._send(*arguments, **options)
 
 
 class BaseKernel(Kernel):

@@ -199,6 +199,7 @@ class CellRunner:
             connection_file=connection_file,
             on_background=self._earlier.take,
             on_event=self._on_event,
+            is_behind=lambda: self._throttle.is_behind,
         )
         self._following = False
         self.features: list[str] = []

@@ -39,7 +39,7 @@ class CurrentSession:
         The settings from the kernel's command line.
     connection_file
         The kernel's connection file.
-    on_background, on_event
+    on_background, on_event, is_behind
         As in `Session`.
 
     Attributes
@@ -59,6 +59,7 @@ class CurrentSession:
         connection_file: str,
         on_background: Sink,
         on_event: Callable[[Event], None],
+        is_behind: Callable[[], bool],
     ) -> None:
         self.live = LiveSettings(flags=flags)
         self.session: Session | None = None
@@ -66,6 +67,7 @@ class CurrentSession:
         self._on_background = on_background
         self._on_event = on_event
         self._flags = flags
+        self._is_behind = is_behind
         self._mark = RestartMark(connection_file)
         self._agents = AgentRecords(connection_file)
         # What an earlier process has left, which may not have been reached at its end.
@@ -150,6 +152,7 @@ class CurrentSession:
             on_background=self._on_background,
             on_event=on_event,
             namespace=namespace,
+            is_behind=self._is_behind,
         )
         self._chat, self._must_empty, self.comms = chat, must_empty, comms
         return session
@@ -180,7 +183,7 @@ class CurrentSession:
         """See `CellRunner.before_shutdown`."""
         self._registration.unregister()
         if restart:
-            self._mark.set(self._chats | {record.chat for record in self._agents.all()})
+            self._mark.set({*self._chats} | {record.chat for record in self._agents.all()})
         else:
             self._mark.remove_all()
 

@@ -18,7 +18,12 @@ from ipykernel.kernelapp import IPKernelApp
 from traitlets import Instance
 
 from ivy_kernel._version import __version__
-from ivy_kernel.kernel.base import BaseKernel
+from ivy_kernel.kernel.base import (
+    WAITING_MESSAGES,
+    ZMQ_WAITING_MESSAGES,
+    BaseKernel,
+    PatientSender,
+)
 from ivy_kernel.kernel.ports import HeldPorts
 from ivy_kernel.kernel.requests import (
     SHELL_NUMBER,
@@ -444,6 +449,14 @@ class IvyKernelApp(IPKernelApp):
     def add_folder_to_path(self) -> None:
         """Put the notebook's folder on the import path, as ipykernel does (see `LocalShell`)."""
         super().init_path()
+
+    def init_iopub(self, context: Any) -> None:
+        """Called by `init_sockets`; opens the socket that outputs are published on."""
+        # It counts for sockets that are made from now on, and can only be set before they bind.
+        context.sndhwm = WAITING_MESSAGES
+        super().init_iopub(context)
+        context.sndhwm = ZMQ_WAITING_MESSAGES
+        PatientSender(self.iopub_thread)
 
     def start(self) -> None:
         """Called by `launch_instance`; returns when the kernel has been shut down."""

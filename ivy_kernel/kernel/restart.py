@@ -4,12 +4,12 @@ A restart or a shutdown ends this process, while cells and variables live in the
 process has 2.5 s for its shutdown, too little for some networks. So it keeps files, found by the
 name of its connection file, which outlives restarts and crashes:
 
-- a *restart mark* for each chat, on which the next process empties the chat's namespace when it uses
-  that chat;
-- an *agent record* for each chat, by which the agent in that sandbox is ended, with all that runs in
-  it: at once by the process itself; what it does not reach in time, by a process that goes on after
-  it (``python -m ivy_kernel.kernel.restart``). After a crash nothing is ended: the next process finds
-  the agent, and its variables, by the same name;
+- a *restart mark* for each chat, on which the next process empties the chat's namespace when it
+  uses that chat;
+- an *agent record* for each chat, by which the agent in that sandbox is ended, with all that runs
+  in it: at once by the process itself; what it does not reach in time, by a process that goes on
+  after it (``python -m ivy_kernel.kernel.restart``). After a crash nothing is ended: the next
+  process finds the agent, and its variables, by the same name;
 - the chat that ``%ivy attach`` has chosen, written down when it is chosen: the next process may
   follow a crash.
 """

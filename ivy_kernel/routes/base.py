@@ -62,6 +62,10 @@ class BackgroundListener(Protocol):
     def on_event(self, event: Event) -> None:
         """Called with each event; see `ivy_kernel.routes.events`."""
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether so much waits to be shown that no more should be fetched for now."""
+
 
 class RouteListener(BackgroundListener, Protocol):
     """Takes what a route reports while cells run and between them; the session is one."""

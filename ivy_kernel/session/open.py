@@ -157,6 +157,7 @@ def open_session(
     on_background: Sink | None = None,
     on_event: Callable[[Event], None] | None = None,
     namespace: Namespace | None = None,
+    is_behind: Callable[[], bool] = bool,
 ) -> Session:
     """Return a session on the sandbox that the settings name. Sends no request yet.
 
@@ -164,7 +165,7 @@ def open_session(
     ----------
     live
         The settings.
-    fresh, session_key, on_background, on_event, namespace
+    fresh, session_key, on_background, on_event, is_behind, namespace
         As in `Session`.
 
     Raises
@@ -185,6 +186,7 @@ def open_session(
         session_key=session_key,
         on_background=on_background,
         on_event=on_event,
+        is_behind=is_behind,
         agent_options=LOCAL_AGENT if lifecycle.local else CLOUD_AGENT,
         namespace=namespace,
     )

@@ -5,8 +5,8 @@ them. Throttled: Jupyter Server drops stream output above 1 MB/s and 1,000 messa
 3 s (``iopub_data_rate_limit``, ``iopub_msg_rate_limit``, ``rate_limit_window``), and counts anew
 when the kernel turns idle. Limited: beyond a limit the head and the tail of a cell's text are
 shown, with a count of what is not, and all of it is kept in a file (`OutputLimit`). So is
-background output, which has no end: a text of it ends when it pauses. Merged: of a display, or of a widget's
-state, only the last of many updates that wait is shown, as a browser would show it.
+background output, which has no end: a text of it ends when it pauses. Merged: of a display, or of
+a widget's state, only the last of many updates that wait is shown, as a browser would show it.
 """
 
 from __future__ import annotations

@@ -180,6 +180,8 @@ class Session:
         Takes messages that belong to no cell under way: of widgets, and of threads.
     on_event
         Takes what the route tells beside messages.
+    is_behind
+        Tells whether so much waits to be shown that no more should be fetched for now.
     agent_options
         Of the agent route; ``None``: the defaults.
     namespace
@@ -199,6 +201,7 @@ class Session:
         session_key: str | None = None,
         on_background: Sink | None = None,
         on_event: Callable[[Event], None] | None = None,
+        is_behind: Callable[[], bool] = bool,
         agent_options: AgentOptions | None = None,
         namespace: Namespace | None = None,
     ) -> None:
@@ -206,6 +209,7 @@ class Session:
         self.lifecycle = lifecycle
         self._show_background = on_background or _ignore
         self._tell = on_event or _ignore
+        self._is_behind = is_behind
         self._choice = RouteChoice(
             lifecycle,
             self,
@@ -467,6 +471,11 @@ class Session:
         if isinstance(event, AgentLost | Disconnected | Unreachable):
             self._gate.out_of_contact()
         self._tell(event)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether so much waits to be shown that no more should be fetched for now."""
+        return self._is_behind()
 
     async def sandbox_end(self) -> SandboxLostError | None:
         """Say that the sandbox has ended; ``None`` when that is not known."""

@@ -231,6 +231,7 @@ class Listener:
 
     on_background: Callable[[Message], None]
     on_event: Callable[[Event], None]
+    is_behind: bool = False
 
     async def sandbox_end(self) -> None:
         """Called by the route for a cell whose end it does not know."""

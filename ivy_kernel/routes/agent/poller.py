@@ -48,6 +48,10 @@ connection: the agent answers the oldest poll first."""
 SETTLE_SECONDS = 2.0
 """When the connection is over, calls under way end within this time, or are given up."""
 
+BEHIND_FOR_SECONDS = 10.0
+BEHIND_ROOM_BYTES = 1 << 21
+"""For a while after more was waiting than can be shown, no answer brings more than this."""
+
 PROBE_DELAY_SECONDS = 0.15
 """The head start of a poll before its probe, so that it can be parked by then."""
 
@@ -121,6 +125,7 @@ class Poller:
         self._is_probing = False
         self._polls_of_activity = 0
         self._backlog_bytes = 0
+        self._behind_at = float("-inf")
 
     # -- what the route asks
 
@@ -188,6 +193,9 @@ class Poller:
             return False
         if self._outbox.has_unsent:
             return True  # even beside a parked poll, which carries nothing any more
+        if self._table.listener.is_behind:
+            self._behind_at = now
+            return False
         current = [poll for poll in self._polls if not poll.is_overdue(now)]
         if self._has_lasting_gap(now):
             self._must_rewind = True
@@ -207,7 +215,7 @@ class Poller:
             self._timer.cancel()
             self._timer = None
         is_active = self._has_work or self._table.is_restarting
-        if is_active or self._gap is not None:
+        if is_active or self._gap is not None or self._table.listener.is_behind:
             pause = self._health.retry_at - now if self._health.retry_at > now else TICK_SECONDS
             self._timer = self._loop.call_later(pause, self._schedule_polls)
         elif self.scheduler.should_poll_later(now) or self._health.retry_at > now:
@@ -227,6 +235,8 @@ class Poller:
             "keep": max(1, self.scheduler.polls_wanted(now, is_active=is_active)),
             "idle": not is_active,
         }
+        if now - self._behind_at < BEHIND_FOR_SECONDS:
+            poll_options["room"] = BEHIND_ROOM_BYTES
         # Once is enough: of polls that are sent together only the first may move the agent's cursor
         # back, or all of them would bring the same slice.
         self._must_rewind = False

@@ -505,3 +505,8 @@ class AgentRoute:
         elif isinstance(event, ReachableAgain) and self._end.take_untold() is not None:
             return  # the one has not been told, so the other need not be
         self._listener.on_event(event)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether so much waits to be shown that no more should be fetched for now."""
+        return self._listener.is_behind
