@@ -10,7 +10,6 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-from jupyter_core.application import base_aliases
 from traitlets import Bool, Enum, Int
 
 from ivy_kernel.api.operations import one_line
@@ -77,7 +76,7 @@ class StatusApp(_LifecycleApp):
         help="With --watch: end when the sandbox is active, or gone.",
     ).tag(config=True)
     aliases = {  # noqa: RUF012 - the way that traitlets applications are declared
-        **base_aliases,
+        **IvyCommandApp.aliases,
         "until": "StatusApp.until",
     }
 
@@ -184,7 +183,10 @@ class ServeApp(IvyCommandApp):
 
     name = "jupyter-ivy-serve"
     description = __doc__
-    aliases = {"port": "ServeApp.port"}  # noqa: RUF012 - declared so by traitlets applications
+    aliases = {  # noqa: RUF012 - declared so by traitlets applications
+        **IvyCommandApp.aliases,
+        "port": "ServeApp.port",
+    }
     port = Int(0, help="Port to listen on, at 127.0.0.1; 0 for any free one.").tag(config=True)
 
     async def run(self) -> int:

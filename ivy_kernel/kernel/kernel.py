@@ -23,6 +23,7 @@ from ivy_kernel.kernel.ports import HeldPorts
 from ivy_kernel.kernel.requests import CodeHelp, ControlRequests, History, request_input
 from ivy_kernel.kernel.restart import RestartMark
 from ivy_kernel.models import sendable
+from ivy_kernel.settings.settings import take_keys
 
 if TYPE_CHECKING:
     from ivy_kernel.kernel.cells import CellRunner
@@ -381,6 +382,11 @@ class IvyKernelApp(IPKernelApp):
     description = "The Ivy Sandbox kernel: runs cells in the sandbox of an Ivy Biosciences chat."
     kernel_class = IvyKernel
     held_ports = Instance(HeldPorts, allow_none=True)
+
+    def initialize(self, argv: Any = None) -> None:
+        """Called by `launch_instance`, before anything of a notebook's author can run here."""
+        take_keys()
+        super().initialize(argv)
 
     def init_sockets(self) -> None:
         """Called by ``initialize``: binds the ports, which were held until now."""

@@ -21,6 +21,7 @@ SAMPLES: dict[str, tuple[str, Any]] = {
     "recoup_api_url": ("https://recoup.example.org", "https://recoup.example.org"),
     "recoup_session_id": ("recoup-session-1", "recoup-session-1"),
     "auto_create": ("false", False),
+    "allow_local": ("false", False),
     "route": ("script", "script"),
     "cell_timeout_seconds": ("12.5", 12.5),
     "start_timeout_seconds": ("60", 60.0),
