@@ -6,27 +6,32 @@ The commands' modules are named as strings, so that only the one that runs is im
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
+import shutil
+import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 from jupyter_core.application import JupyterApp
-from traitlets import Bool
+from traitlets import Bool, TraitError
+from traitlets.config import Config
+from traitlets.config.loader import ArgumentError
 
 from ivy_kernel._version import __version__
 from ivy_kernel.errors import IvyError, SettingError, UsageError
 from ivy_kernel.settings.live import LiveSettings
 from ivy_kernel.settings.settings import Ivy
 
-KERNEL_NAME = "ivy-sandbox"
-"""The kernelspec of our kernel."""
-
 EXIT_FAILED = 1
 """Exit code: something ran and failed."""
 EXIT_USAGE = 2
 """Exit code: the command line or a setting is wrong; nothing ran."""
-EXIT_INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells give it: 128 + SIGINT."""
+EXIT_SIGNAL = 128
+"""Exit code after a signal, as shells give it, less the signal's number."""
+EXIT_INTERRUPTED = EXIT_SIGNAL + signal.SIGINT
+"""Exit code after Ctrl-C."""
 
 DEBUG_FLAG = {
     "debug": (
@@ -49,7 +54,46 @@ YES_FLAG = {
 }
 
 
-class IvyCommandApp(JupyterApp):
+class _StrictApp(JupyterApp):
+    """An application whose command line is taken at its word."""
+
+    # JupyterApp declares it so, unlike traitlets' Application.
+    def load_config_file(self, suppress_errors: bool = True) -> None:  # type: ignore[override]
+        """Called by JupyterApp. Our own reader knows each value's source and hides keys."""
+
+    def parse_command_line(self, argv: Any = None) -> None:
+        """Called by JupyterApp; ends the process when a value cannot be used.
+
+        traitlets would end it with 1, as if something had run.
+        """
+        try:
+            inspect.unwrap(JupyterApp.parse_command_line)(self, argv)
+        except (TraitError, ArgumentError) as error:
+            print_line(f"{self.name}: {error}", error=True)
+            self.exit(EXIT_USAGE)
+
+    def check_options(self) -> None:
+        """Check that each ``--Class.option`` is one.
+
+        Raises
+        ------
+        UsageError
+            When one is not: names it.
+        """
+        classes = {
+            one.__name__: one.class_traits()
+            for one in type(self).mro()
+            if issubclass(one, JupyterApp)
+        }
+        for section, options in self.cli_config.items():
+            if not isinstance(options, Config):
+                raise UsageError(f"There is no option --{section}; see --help.")
+            for name in options if section != Ivy.__name__ else ():  # its reader checks those
+                if name not in classes.get(section, ()):
+                    raise UsageError(f"There is no option --{section}.{name}; see --help-all.")
+
+
+class IvyCommandApp(_StrictApp):
     """Base of the commands.
 
     Subclasses implement `run`, which returns the exit code. An `IvyError` becomes one line on
@@ -58,20 +102,19 @@ class IvyCommandApp(JupyterApp):
 
     version = __version__
     flags: dict[str, Any] = DEBUG_FLAG
+    # Not JupyterApp's: a --config file would be passed over.
+    aliases: dict[str, Any] = {"log-level": "Application.log_level"}  # noqa: RUF012 - as above
     classes = [Ivy]  # noqa: RUF012 - the way that traitlets applications are declared
     as_json = Bool(False, help="Print one JSON object, for scripts.").tag(config=True)
     yes = Bool(False, help="Do not ask.").tag(config=True)
     takes_arguments = False
     """Whether words beside options mean anything to the command."""
 
-    # JupyterApp declares it so, unlike traitlets' Application.
-    def load_config_file(self, suppress_errors: bool = True) -> None:  # type: ignore[override]
-        """Called by JupyterApp. Our own reader knows each value's source and hides keys."""
-
     def start(self) -> None:
         """Called by `launch_instance`; ends the process with the exit code."""
         super().start()
         try:
+            self.check_options()
             if self.extra_args and not self.takes_arguments:
                 raise UsageError(f"There is no {' '.join(self.extra_args)!r} here; see --help.")
             code = asyncio.run(self.run())
@@ -128,9 +171,54 @@ def print_line(text: str, *, error: bool = False, raw: bool = False) -> None:
     print(text, file=sys.stderr if error else sys.stdout, flush=True)
 
 
+def print_cell(cell: Any) -> None:
+    """Print a cell's source, as a terminal session shows it."""
+    width = min(shutil.get_terminal_size().columns, 100)
+    print_line("─" * width)
+    for line in cell.source.splitlines():
+        print_line(f"  │ {line}")
+
+
+def print_message(message: Any) -> None:
+    """Print an output as text."""
+    content = message["content"]
+    if message["msg_type"] == "stream":
+        # Raw: the escapes are the notebook's own colours, as in any terminal.
+        print_line(content["text"].rstrip("\n"), raw=True)
+    elif message["msg_type"] == "error":
+        print_line("\n".join(content["traceback"]), raw=True)
+    elif "data" in content:
+        data = content["data"]
+        for mimetype, value in data.items():
+            if mimetype.startswith("image/"):
+                print_line(f"[{mimetype}, {len(value) * 3 // 4:,} bytes: see the notebook]")
+                return
+        print_line(str(data.get("text/plain", f"[{', '.join(data)}: see the notebook]")))
+
+
+def packaged_directory(name: str) -> Path:
+    """Return a directory of files that come with the package: in it, or in the source tree.
+
+    Raises
+    ------
+    UsageError
+        When it is not there.
+    """
+    package = Path(__file__).resolve().parent.parent
+    for directory in (package / name, package.parent / name):
+        if directory.is_dir():
+            return directory
+    raise UsageError(f"The package's directory {name} is missing; install ivy-kernel again.")
+
+
+# The program --------------------------------------------------------------------------------------
 _COMMANDS = {
     "demo": ("ivy_kernel.cli.run.DemoApp", "Run the quickstart notebook in the local sandbox."),
     "run": ("ivy_kernel.cli.run.RunApp", "Run a notebook, every cell in the sandbox."),
+    "install": (
+        "ivy_kernel.cli.kernelspec.InstallApp",
+        "Make the kernel known to a Jupyter in another environment.",
+    ),
     "serve": ("ivy_kernel.cli.sandbox.ServeApp", "Run the local sandbox in the foreground."),
     "status": ("ivy_kernel.cli.sandbox.StatusApp", "Show the sandbox's state."),
     "create": ("ivy_kernel.cli.sandbox.CreateApp", "Start the chat's sandbox and wait for it."),
@@ -140,7 +228,7 @@ _COMMANDS = {
 }
 
 
-class IvyApp(JupyterApp):
+class IvyApp(_StrictApp):
     """Run Jupyter notebooks in the sandbox of an Ivy Biosciences chat."""
 
     name = "jupyter-ivy"
@@ -153,16 +241,26 @@ class IvyApp(JupyterApp):
     jupyter ivy doctor                     # what is set, what works, what to fix
     """
 
-    # JupyterApp declares it so, unlike traitlets' Application.
-    def load_config_file(self, suppress_errors: bool = True) -> None:  # type: ignore[override]
-        """Called by JupyterApp; the commands read our config files themselves."""
-
     def start(self) -> None:
         """Called by `launch_instance`."""
         super().start()
-        if self.subapp is None:  # super() has run the command otherwise
+        if self.subapp is not None:  # super() has run the command
+            return
+        if self.extra_args:
+            print_line(
+                f"{self.name}: There is no command {self.extra_args[0]!r}; there are "
+                f"{', '.join(_COMMANDS)}.",
+                error=True,
+            )
+        else:
             self.print_help()
-            self.exit(2)
+        self.exit(EXIT_USAGE)
 
 
-main = IvyApp.launch_instance
+def main() -> None:
+    """Run the program; it ends with the exit code of its command."""
+    try:
+        IvyApp.launch_instance()
+    except KeyboardInterrupt:  # while it was being imported
+        print_line("jupyter-ivy: Interrupted; nothing was run.", error=True)
+        sys.exit(EXIT_INTERRUPTED)

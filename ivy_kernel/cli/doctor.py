@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
 from traitlets import Bool
 
-from ivy_kernel.cli.app import EXIT_FAILED, JSON_FLAG, KERNEL_NAME, IvyCommandApp, print_line
+from ivy_kernel.cli.app import EXIT_FAILED, JSON_FLAG, IvyCommandApp, print_line
+from ivy_kernel.cli.kernelspec import kernelspec_fault
 from ivy_kernel.errors import IvyError, SettingError
-from ivy_kernel.session.describe import deadline_words, state_words
+from ivy_kernel.session.describe import deadline_words, route_lines, state_words
 from ivy_kernel.session.lifecycle import PATIENT_DEADLINES_SECONDS
 from ivy_kernel.session.open import open_session
 from ivy_kernel.session.session import Session
@@ -78,7 +78,7 @@ class DoctorApp(IvyCommandApp):
         try:
             settings = live.current()
         except SettingError as error:
-            findings.append(Finding("settings", False, str(error), "correct it"))
+            findings.append(Finding("settings", False, str(error)))
         else:
             findings += [Finding("settings", True, where(settings)), *await self._remote(live)]
         failed = any(finding.ok is False for finding in findings)
@@ -104,7 +104,7 @@ class DoctorApp(IvyCommandApp):
         try:
             session = open_session(live)
         except SettingError as error:
-            return [Finding("chat", False, str(error), "set it as the sentence says")]
+            return [Finding("chat", False, str(error))]
         try:
             findings, status = await check_platform(session)
             if status is not None and status.state == "active" and self.probe:
@@ -123,17 +123,11 @@ class DoctorApp(IvyCommandApp):
 
 
 def check_kernelspec() -> Finding:
-    """Check that Jupyter finds the kernel."""
-    try:
-        spec = KernelSpecManager().get_kernel_spec(KERNEL_NAME)
-    except NoSuchKernel:
-        return Finding(
-            "kernelspec",
-            False,
-            f"{KERNEL_NAME} is not among `jupyter kernelspec list`",
-            "install ivy-kernel in the environment that runs Jupyter",
-        )
-    return Finding("kernelspec", True, spec.resource_dir)
+    """Check that Jupyter finds the kernel, and can start it."""
+    found, fault = kernelspec_fault()
+    if fault:
+        return Finding("kernelspec", False, fault, "jupyter ivy install")
+    return Finding("kernelspec", True, f"Jupyter finds the kernel in {found}")
 
 
 async def check_platform(session: Session) -> tuple[list[Finding], SandboxStatus | None]:
@@ -143,7 +137,7 @@ async def check_platform(session: Session) -> tuple[list[Finding], SandboxStatus
         # The state of this moment is wanted, not the one after a recovery.
         status = await lifecycle.status(retry=False, deadlines_seconds=PATIENT_DEADLINES_SECONDS)
     except IvyError as error:
-        return [Finding("platform", False, str(error), "see the sentence")], None
+        return [Finding("platform", False, str(error))], None
     findings = [
         Finding("platform", True, f"{lifecycle.name} answered, the key is accepted"),
         Finding(
@@ -185,9 +179,12 @@ async def check_tools(session: Session) -> Finding:
     try:
         await session.open_route()
     except IvyError as error:
-        return Finding("tools", False, str(error), "see the sentence")
-    facts = {key: value for key, value in session.describe().items() if value not in ("", [])}
-    return Finding("tools", True, ", ".join(f"{key} {value}" for key, value in facts.items()))
+        return Finding("tools", False, str(error))
+    facts = session.describe()
+    persist = "variables persist between cells"
+    if facts.get("variables_persist") is False:
+        persist = "variables are lost after each cell"
+    return Finding("tools", True, "; ".join([*route_lines(facts), persist]))
 
 
 def where(settings: Ivy) -> str:

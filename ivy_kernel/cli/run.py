@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import contextlib
+import importlib.util
+import json
 import os
+import shlex
 import shutil
+import signal
 import sys
+import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from jupyter_client.kernelspec import NoSuchKernel
+from jupyter_core.utils import ensure_async
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, DeadKernelError
 from traitlets import Bool, Unicode
@@ -20,18 +26,27 @@ from traitlets import Bool, Unicode
 from ivy_kernel.cli.app import (
     DEBUG_FLAG,
     EXIT_FAILED,
-    KERNEL_NAME,
+    EXIT_SIGNAL,
     IvyCommandApp,
+    packaged_directory,
     plain,
+    print_cell,
     print_line,
+    print_message,
 )
+from ivy_kernel.cli.kernelspec import KERNEL_NAME, jupyter_command
 from ivy_kernel.errors import IvyError, UsageError
+from ivy_kernel.kernel.local import runs_locally
 
-RUN_ALIASES = {"output": "RunApp.output"}
+RUN_ALIASES = {**IvyCommandApp.aliases, "output": "RunApp.output"}
 
 RUN_FLAGS = {
     **DEBUG_FLAG,
     "inplace": ({"RunApp": {"inplace": True}}, "Write the executed notebook over the original."),
+    "allow-local": (
+        {"Ivy": {"allow_local": True}},
+        "Run the notebook's %%local cells too: on this machine, as you.",
+    ),
     "no-progress": ({"RunApp": {"progress": False}}, "Show no progress bar."),
 }
 
@@ -41,8 +56,11 @@ class RunApp(IvyCommandApp):
 
     jupyter ivy run NOTEBOOK [--output PATH]
 
+    Each finished cell is saved as it comes. A notebook with %%local cells, which run on this
+    machine as you, is refused unless you add --allow-local.
+
     Exit code 0 when every cell succeeded, 1 when one failed (the notebook is written all the same,
-    with the error in it), 2 when nothing could be run.
+    with the error in it), 2 when nothing could be run, 130 after Ctrl-C.
     """
 
     name = "jupyter-ivy-run"
@@ -62,20 +80,23 @@ class RunApp(IvyCommandApp):
             raise UsageError("Give one notebook: jupyter ivy run NOTEBOOK [--output PATH].")
         source = Path(self.extra_args[0])
         target = self._target(source)
-        self.live_settings().current()  # a wrong setting is told before anything starts
+        settings = self.live_settings().current()  # what is wrong is told before anything starts
         notebook = read_notebook(source)
+        if self.inplace:
+            check_language(notebook, source)
+        # Config files and the environment allow it for one's own notebooks; this may be another's.
+        allowed = settings.allow_local and settings.sources["allow_local"].kind == "flag"
+        if not allowed:
+            check_local_cells(notebook, source)
         from tqdm import tqdm  # imported late: a wrong option is told without waiting for it
 
+        run = NotebookRun(notebook, target, directory=source.resolve().parent)
+        arguments = [*kernel_arguments(self), f"--Ivy.allow_local={allowed}"]
         code_cells = sum(cell.cell_type == "code" for cell in notebook.cells)
         with tqdm(total=code_cells, unit="cell", disable=not self.progress, file=sys.stderr) as bar:
-            failed = await execute_notebook(
-                notebook,
-                directory=source.resolve().parent,
-                kernel_arguments=kernel_arguments(self),
-                after_cell=lambda _index: bar.update(),
-            )
-        write_notebook(notebook, target)
-        return report(failed, target)
+            run.after_cell = lambda _index: bar.update()
+            await run.execute(arguments)
+        return run.report()
 
     def _target(self, source: Path) -> Path:
         if self.inplace and self.output:
@@ -90,7 +111,7 @@ class RunApp(IvyCommandApp):
 
 DEMO_SETTINGS = ["--Ivy.api_url=local", "--Ivy.chat_id=demo", "--Ivy.campaign_id=demo"]
 
-DEMO_ALIASES = {"output": "DemoApp.output"}
+DEMO_ALIASES = {**IvyCommandApp.aliases, "output": "DemoApp.output"}
 
 
 class DemoApp(IvyCommandApp):
@@ -109,37 +130,31 @@ class DemoApp(IvyCommandApp):
 
     async def run(self) -> int:
         """Run it."""
-        source = examples_directory() / "quickstart.ipynb"
+        source = packaged_directory("examples") / "quickstart.ipynb"
         notebook = read_notebook(source)
         target = Path(self.output)
         check_target(target)
         print_line("Running the quickstart notebook in the embedded local sandbox …")
-        failed = await execute_notebook(
-            notebook,
-            directory=Path.cwd(),
-            kernel_arguments=DEMO_SETTINGS,
-            before_cell=lambda index: print_cell(notebook.cells[index]),
-            on_output=lambda _index, message: print_message(message),
-        )
-        write_notebook(notebook, target)
-        code = report(failed, target)
-        if not code:
-            print_line(f"Open it with:  jupyter lab {target}")
+        run = NotebookRun(notebook, target, directory=Path.cwd())
+        run.before_cell = lambda index: print_cell(notebook.cells[index])
+        run.on_output = print_message
+        await run.execute(DEMO_SETTINGS)
+        code = run.report()
+        if not code and importlib.util.find_spec("jupyterlab") is None:
+            python = shlex.quote(sys.executable)
+            print_line(f"To open it, install JupyterLab:  {python} -m pip install jupyterlab")
+        elif not code:
+            print_line(f"Open it with:  {jupyter_command('lab')} {shlex.quote(str(target))}")
         return code
-
-
-def examples_directory() -> Path:
-    """Return the directory of the example notebooks: in the package, or in the source tree."""
-    package = Path(__file__).resolve().parent.parent
-    for directory in (package / "examples", package.parent / "examples"):
-        if (directory / "quickstart.ipynb").is_file():
-            return directory
-    raise UsageError("The example notebooks are not there; install the package again.")
 
 
 def kernel_arguments(app: IvyCommandApp) -> list[str]:
     """Return our settings among the flags, for the kernel's own command line."""
-    return [argument for argument in app.argv or [] if argument.startswith("--Ivy.")]
+    return [
+        argument
+        for argument in app.argv or []
+        if argument.startswith("--Ivy.") and not argument.startswith("--Ivy.allow_local")
+    ]
 
 
 # Notebook files -----------------------------------------------------------------------------------
@@ -177,7 +192,62 @@ def read_notebook(path: Path) -> Any:
     except OSError as exc:
         raise UsageError(f"The notebook {path} cannot be read: {exc.strerror}.") from None
     except Exception as exc:  # nbformat raises many kinds, all meaning the same
+        newer = _format_if_newer(path, nbformat.current_nbformat)
+        if newer:
+            raise UsageError(
+                f"{path} is a notebook of format {newer}, which is newer than the formats that "
+                f"nbformat {nbformat.__version__} reads (up to {nbformat.current_nbformat}); "
+                f"upgrade it: pip install --upgrade nbformat."
+            ) from None
         raise UsageError(f"{path} is not a notebook ({type(exc).__name__}).") from None
+
+
+def _format_if_newer(path: Path, known: int) -> str:
+    """Return the format that a file says it has, if it is newer than a known one; else empty."""
+    try:
+        content = json.loads(path.read_bytes())
+        major, minor = content["nbformat"], content.get("nbformat_minor", 0)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return ""
+    return f"{major}.{minor}" if isinstance(major, int) and major > known else ""
+
+
+def check_language(notebook: Any, path: Path) -> None:
+    """Check that a notebook may be written over as one of Python.
+
+    Raises
+    ------
+    UsageError
+        When its metadata name another language.
+    """
+    metadata = notebook.metadata
+    for section, key in (("kernelspec", "language"), ("language_info", "name")):
+        language = str(metadata.get(section, {}).get(key) or "")
+        if language and "python" not in language.lower():
+            raise UsageError(
+                f"{path} is a notebook of the language {language!r}, and its cells would be run as "
+                f"Python, so --inplace does not write over it; leave --inplace out."
+            )
+
+
+def check_local_cells(notebook: Any, path: Path) -> None:
+    """Check that no code cell would run on this machine.
+
+    Raises
+    ------
+    UsageError
+        When one would: names it.
+    """
+    code_cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    local = [str(number) for number, cell in enumerate(code_cells, 1) if runs_locally(cell.source)]
+    if local:
+        which = f"Cell {local[0]} of {path} is a %%local cell"
+        if local[1:]:
+            which = f"Cells {', '.join(local)} of {path} are %%local cells"
+        raise UsageError(
+            f"{which}, to be run on this machine as you and not in the sandbox, so nothing was "
+            f"run. If you trust the notebook, add --allow-local."
+        )
 
 
 def write_notebook(notebook: Any, target: Path) -> None:
@@ -198,6 +268,8 @@ def write_notebook(notebook: Any, target: Path) -> None:
         with partial.open("w", encoding="utf-8") as file:
             nbformat.write(notebook, file)
         if whole:
+            if path.exists():
+                shutil.copymode(path, partial)
             partial.replace(path)
     except OSError as exc:
         if whole:
@@ -210,101 +282,181 @@ def write_notebook(notebook: Any, target: Path) -> None:
 # Execution ----------------------------------------------------------------------------------------
 STARTS = 3
 """Tries to start a kernel that dies before any cell: another program may take its port."""
+STOP_SECONDS = 10.0
+"""After a signal, the running cell has so long to end before it is given up."""
 
 
-@dataclass(frozen=True, slots=True)
-class FailedCell:
-    """The cell that ended a run.
-
-    Parameters
-    ----------
-    number
-        Its place among the code cells, from 1.
-    name, value
-        Of the exception.
-    """
-
-    number: int
-    name: str
-    value: str
-
-
-async def execute_notebook(
-    notebook: Any,
-    *,
-    directory: Path,
-    kernel_arguments: list[str],
-    before_cell: Callable[[int], None] | None = None,
-    after_cell: Callable[[int], None] | None = None,
-    on_output: Callable[[int, Any], None] | None = None,
-) -> FailedCell | None:
-    """Run every code cell, in order, until one fails.
+class NotebookRun:
+    """One run of a notebook: every code cell, in order, until one fails or a signal ends it.
 
     Parameters
     ----------
     notebook
         The notebook; its outputs are replaced in place.
+    target
+        The file that gets it, after each cell and at the end.
     directory
         The working directory of the kernel's own process.
-    kernel_arguments
-        More arguments for the kernel's command line.
+
+    Attributes
+    ----------
     before_cell, after_cell
         Called with the index of each code cell.
     on_output
         Called with each output message as it comes; not with those that are taken away again.
-
-    Returns
-    -------
-    FailedCell | None
-        The cell that failed; ``None`` when all succeeded.
-
-    Raises
-    ------
-    UsageError
-        When the kernelspec is not installed.
-    IvyError
-        When the kernel's own process died.
+    failed
+        The error of the cell that failed.
+    signal_number
+        The signal that ended the run; 0 for none.
+    stopped_in
+        The place of the last cell that began among the code cells, from 1; 0 when none did.
     """
-    # Also when it was written for another kernel: the executed notebook opens with ours.
-    notebook.metadata["kernelspec"] = {
-        "name": KERNEL_NAME,
-        "display_name": "Ivy Sandbox",
-        "language": "python",
-    }
-    client = _WatchedClient(
-        notebook,
-        kernel_name=KERNEL_NAME,
-        timeout=None,  # a cell may run for hours; the settings hold the limits that there are
-        resources={"metadata": {"path": str(directory)}},
-        extra_arguments=kernel_arguments,
-        on_cell_start=lambda cell, cell_index: (
-            before_cell(cell_index) if before_cell and cell.cell_type == "code" else None
-        ),
-        on_cell_complete=lambda cell, cell_index: (
-            after_cell(cell_index) if after_cell and cell.cell_type == "code" else None
-        ),
-    )
-    client.on_output = on_output
-    try:
-        await client.async_execute()
-    except CellExecutionError as error:
-        return FailedCell(_number_of_failed(notebook), error.ename, error.evalue)
-    except NoSuchKernel:
-        raise UsageError(
-            f"The kernelspec {KERNEL_NAME} is not installed in this Python's environment; install "
-            f"the package again (pip install ivy-kernel), and see `jupyter kernelspec list`."
-        ) from None
-    except DeadKernelError as error:
-        raise IvyError(
-            f"The kernel's own process died; see the messages above ({error})."
-        ) from None
-    return None
+
+    def __init__(self, notebook: Any, target: Path, *, directory: Path) -> None:
+        self.notebook = notebook
+        self.target = target
+        self._directory = directory
+        self.before_cell: Callable[[int], None] = lambda _: None
+        self.after_cell: Callable[[int], None] = lambda _: None
+        self.on_output: Callable[[Any], None] = lambda _: None
+        self.failed: CellExecutionError | None = None
+        self.signal_number = 0
+        self.stopped_in = 0
+        # A device such as /dev/stdout gets the notebook once.
+        self._is_saved_often = not target.exists() or target.is_file()
+
+    async def execute(self, kernel_arguments: list[str]) -> None:
+        """Run it, and write it to its file.
+
+        Parameters
+        ----------
+        kernel_arguments
+            More arguments for the kernel's command line.
+
+        Raises
+        ------
+        UsageError
+            When the kernelspec is not installed.
+        IvyError
+            When the kernel's own process died, or the notebook cannot be written.
+        """
+        # Also when it was written for another kernel: the executed notebook opens with ours.
+        self.notebook.metadata["kernelspec"] = {
+            "name": KERNEL_NAME,
+            "display_name": "Ivy Sandbox",
+            "language": "python",
+        }
+        # Sockets in a directory of our own: other users do not reach them, and no port is needed.
+        with tempfile.TemporaryDirectory(prefix="ivy-run-") as sockets:
+            client = _WatchedClient(
+                self.notebook,
+                kernel_name=KERNEL_NAME,
+                timeout=None,  # a cell may run for hours; the settings hold the limits there are
+                resources={"metadata": {"path": str(self._directory)}},
+                extra_arguments=kernel_arguments,
+            )
+            client.run, client.sockets = self, sockets
+            try:
+                await self._execute(client)
+            finally:
+                await client.end_kernel()
+        if self.stopped_in or not self.signal_number:
+            write_notebook(self.notebook, self.target)
+
+    async def _execute(self, client: _WatchedClient) -> None:
+        try:
+            await client.async_execute()
+        except CellExecutionError as error:
+            if not self.signal_number:
+                self.failed = error
+        except NoSuchKernel:
+            raise UsageError(
+                f"The kernelspec {KERNEL_NAME} is not installed in this Python's environment; "
+                f"install it (jupyter ivy install --sys-prefix), and see `jupyter kernelspec list`."
+            ) from None
+        except (DeadKernelError, asyncio.CancelledError) as error:
+            # nbclient takes the cancellation of a cell for the kernel's death.
+            if not self.signal_number:
+                if isinstance(error, asyncio.CancelledError):
+                    raise
+                raise IvyError(
+                    f"The kernel's own process died; see the messages above ({error})."
+                ) from None
+        finally:
+            self.stopped_in = client.number
+
+    def save(self) -> None:
+        """Write the notebook as it is after a cell; a full disk is told, and tried again later."""
+        if self._is_saved_often:
+            try:
+                write_notebook(self.notebook, self.target)
+            except IvyError as error:
+                print_line(str(error), error=True)
+
+    def report(self) -> int:
+        """Print how it ended; return the exit code."""
+        if self.signal_number:
+            what = "Interrupted" if self.signal_number == signal.SIGINT else "Terminated"
+            left = f"in cell {self.stopped_in}; the results so far are in {self.target}."
+            if not self.stopped_in:
+                left = "before the first cell; nothing was written."
+            print_line(f"{what} {left}", error=True)
+            return EXIT_SIGNAL + self.signal_number
+        print_line(f"The executed notebook is {self.target}.", error=True)
+        if self.failed is None:
+            return 0
+        name, value = plain(self.failed.ename), plain(self.failed.evalue)
+        print_line(f"Cell {self.stopped_in} failed: {name}: {value}", error=True)
+        return EXIT_FAILED
 
 
 class _WatchedClient(NotebookClient):
-    """Passes outputs on as they come, and starts a kernel again that dies before any cell."""
+    """Runs the cells: reports each, ends at a signal, starts a kernel again that dies at once."""
 
-    on_output: Callable[[int, Any], None] | None = None
+    run: NotebookRun
+    sockets: str
+    number = 0
+    """The place of the running cell among the code cells, from 1."""
+    _executing: asyncio.Task[Any] | None = None
+    _interrupting: asyncio.Future[None] | None = None
+
+    def create_kernel_manager(self) -> Any:
+        manager = super().create_kernel_manager()
+        manager.transport, manager.ip = "ipc", f"{self.sockets}/k"
+        return manager
+
+    async def async_start_new_kernel(self, **keywords: Any) -> None:
+        # nbclient has set handlers of its own by now, which end the kernel under the cell.
+        self._executing = asyncio.current_task()
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(RuntimeError):  # outside of the main thread there are no signals
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, self._on_signal, number)
+        await super().async_start_new_kernel(**keywords)
+
+    async def end_kernel(self) -> None:
+        """End the kernel's process, if a signal has left it there. Called at the end of a run."""
+        if self.km is not None and self.km.has_kernel:
+            await self._async_cleanup_kernel()
+        atexit.unregister(self._cleanup_kernel)
+
+    def _on_signal(self, number: int) -> None:
+        """Interrupt the running cell and end after it; a second signal waits no longer."""
+        is_second, self.run.signal_number = bool(self.run.signal_number), number
+        if is_second or not self.number:
+            self._give_up()
+        else:
+            self._interrupting = asyncio.ensure_future(self._interrupt())
+
+    async def _interrupt(self) -> None:
+        asyncio.get_running_loop().call_later(STOP_SECONDS, self._give_up)
+        with contextlib.suppress(Exception):  # a kernel that cannot be interrupted is given up
+            await ensure_async(self.km.interrupt_kernel())  # type: ignore[union-attr]
+
+    def _give_up(self) -> None:
+        if self._executing is not None:
+            self._executing.cancel()
+            self._executing = None  # once: the kernel's end must not be broken off too
 
     async def async_start_new_kernel_client(self) -> Any:
         for _ in range(STARTS - 1):
@@ -318,54 +470,23 @@ class _WatchedClient(NotebookClient):
             atexit.unregister(self._cleanup_kernel)  # which would fail: it has been cleaned up
             raise DeadKernelError(f"{error}, {STARTS} times") from None
 
+    async def async_execute_cell(
+        self, cell: Any, cell_index: int, *arguments: Any, **keywords: Any
+    ) -> Any:
+        if cell.cell_type != "code":
+            return await super().async_execute_cell(cell, cell_index, *arguments, **keywords)
+        if self.run.signal_number:
+            raise asyncio.CancelledError
+        self.number += 1
+        self.run.before_cell(cell_index)
+        try:
+            return await super().async_execute_cell(cell, cell_index, *arguments, **keywords)
+        finally:
+            self.run.save()
+            self.run.after_cell(cell_index)
+
     def output(self, outs: list[Any], msg: Any, display_id: str | None, cell_index: int) -> Any:
         result = super().output(outs, msg, display_id, cell_index)
-        if self.on_output is not None and not msg["content"].get("transient"):
-            self.on_output(cell_index, msg)
+        if not msg["content"].get("transient"):
+            self.run.on_output(msg)
         return result
-
-
-def _number_of_failed(notebook: Any) -> int:
-    # nbclient's error does not say which cell it was.
-    code_cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    for number, cell in enumerate(code_cells, 1):
-        if any(output.output_type == "error" for output in cell.outputs):
-            return number
-    return len(code_cells)
-
-
-# What the terminal shows --------------------------------------------------------------------------
-def print_cell(cell: Any) -> None:
-    """Print a cell's source, as a terminal session shows it."""
-    width = min(shutil.get_terminal_size().columns, 100)
-    print_line("─" * width)
-    for line in cell.source.splitlines():
-        print_line(f"  │ {line}")
-
-
-def print_message(message: Any) -> None:
-    """Print an output as text."""
-    content = message["content"]
-    if message["msg_type"] == "stream":
-        # Raw: the escapes are the notebook's own colours, as in any terminal.
-        print_line(content["text"].rstrip("\n"), raw=True)
-    elif message["msg_type"] == "error":
-        print_line("\n".join(content["traceback"]), raw=True)
-    elif "data" in content:
-        data = content["data"]
-        for mimetype, value in data.items():
-            if mimetype.startswith("image/"):
-                print_line(f"[{mimetype}, {len(value) * 3 // 4:,} bytes: see the notebook]")
-                return
-        print_line(str(data.get("text/plain", f"[{', '.join(data)}: see the notebook]")))
-
-
-def report(failed: FailedCell | None, target: Path) -> int:
-    """Print how a run ended; return the exit code."""
-    print_line(f"The executed notebook is {target}.", error=True)
-    if failed is None:
-        return 0
-    print_line(
-        f"Cell {failed.number} failed: {plain(failed.name)}: {plain(failed.value)}", error=True
-    )
-    return EXIT_FAILED

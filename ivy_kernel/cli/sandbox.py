@@ -10,7 +10,6 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-from jupyter_core.application import base_aliases
 from traitlets import Bool, Enum, Int
 
 from ivy_kernel.api.operations import one_line
@@ -83,7 +82,7 @@ class StatusApp(_LifecycleApp):
         help="With --watch: end when the sandbox is active, or gone.",
     ).tag(config=True)
     aliases = {  # noqa: RUF012 - the way that traitlets applications are declared
-        **base_aliases,
+        **IvyCommandApp.aliases,
         "until": "StatusApp.until",
     }
 
@@ -195,6 +194,7 @@ class ServeApp(IvyCommandApp):
     name = "jupyter-ivy-serve"
     description = __doc__
     aliases = {  # noqa: RUF012 - declared so by traitlets applications
+        **IvyCommandApp.aliases,
         "port": "ServeApp.port",
         "profile": "ServeApp.profile",
     }

@@ -18,7 +18,7 @@ from traitlets.config import Config
 from ivy_kernel.errors import IvyError, UsageError
 from ivy_kernel.kernel.comms import Comms, LocalComms, RemoteComms
 from ivy_kernel.kernel.current_session import CurrentSession
-from ivy_kernel.kernel.local import split_cell
+from ivy_kernel.kernel.local import marked_proposals, split_cell
 from ivy_kernel.magics.cell import run_cell
 from ivy_kernel.magics.commands import run_command
 from ivy_kernel.magics.options import HelpAskedError, parse_cell_options
@@ -246,12 +246,14 @@ class CellRunner:
             self._task = self._sink = None
             self._throttle.idle()
             sink.close()
-        return outcome
+        payload = marked_proposals(outcome.reply.get("payload") or ())
+        return dataclasses.replace(outcome, reply={**outcome.reply, "payload": payload})
 
     async def _run(self, cell: Cell, sink: Sink) -> Outcome:
         try:
             parts = split_cell(cell.code)
             if parts.local_code is not None:
+                self._check_local_allowed()
                 return self._host.run_local(parts.local_code, cell)
             if parts.options is not None:
                 cell = dataclasses.replace(cell, code=parts.sandbox_code)
@@ -266,6 +268,14 @@ class CellRunner:
             return show_command_error(sink, exc)
         except asyncio.CancelledError:  # by `interrupt`, during a command or its question
             return show_error(sink, "KeyboardInterrupt", "Interrupted.", "interrupted")
+
+    def _check_local_allowed(self) -> None:
+        settings = self._current.live.current()
+        if not settings.allow_local:
+            raise UsageError(
+                f"%%local cells run on this machine, and allow_local is false (set by "
+                f"{settings.sources['allow_local']}). Nothing of this cell was run."
+            )
 
     async def _run_with_options(self, line: str, cell: Cell, sink: Sink) -> Outcome:
         """Run a cell with ``%%ivy``, which notebooks of other Python kernels may have brought."""

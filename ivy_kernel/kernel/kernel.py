@@ -35,6 +35,7 @@ from ivy_kernel.kernel.requests import (
 )
 from ivy_kernel.kernel.restart import AgentRecords, RestartMark, go_on_after
 from ivy_kernel.models import sendable
+from ivy_kernel.settings.settings import take_keys
 
 if TYPE_CHECKING:
     from ivy_kernel.kernel.cells import CellRunner
@@ -433,6 +434,11 @@ class IvyKernelApp(IPKernelApp):
     description = "The Ivy Sandbox kernel: runs cells in the sandbox of an Ivy Biosciences chat."
     kernel_class = IvyKernel
     held_ports = Instance(HeldPorts, allow_none=True)
+
+    def initialize(self, argv: Any = None) -> None:
+        """Called by `launch_instance`, before anything of a notebook's author can run here."""
+        take_keys()
+        super().initialize(argv)
 
     def init_sockets(self) -> None:
         """Called by ``initialize``: binds the ports, which were held until now."""

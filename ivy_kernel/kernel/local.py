@@ -9,11 +9,12 @@ from __future__ import annotations
 import ast
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
+import comm
 from IPython.core.inputtransformer2 import TransformerManager
 
 from ivy_kernel.errors import UsageError
@@ -32,8 +33,9 @@ class LocalShell:
     def __init__(self, kernel: Any) -> None:
         from ipykernel.zmqshell import ZMQInteractiveShell  # not every kernel has a %%local cell
 
+        # Not with the kernel as parent: `get_ipython()` would lead to its session, and to the key.
         shell = ZMQInteractiveShell.instance(
-            parent=kernel, profile_dir=kernel.profile_dir, kernel=kernel
+            config=kernel.config, profile_dir=kernel.profile_dir, kernel=_ShellsKernel(kernel)
         )
         self._kernel = kernel
         self._shell = cast("Any", shell)  # its members are declared as their base classes
@@ -100,9 +102,58 @@ class LocalShell:
                 sys.path.remove("")
 
 
+class _ShellsKernel:
+    """The kernel, as far as IPython's shell and ipywidgets need it."""
+
+    eventloop = None
+
+    def __init__(self, kernel: Any) -> None:
+        self.io_loop = kernel.io_loop
+
+    @property
+    def comm_manager(self) -> Any:
+        """The manager of the comms of this process, where ipywidgets 8.0 registers itself."""
+        return comm.get_comm_manager()
+
+
 def _end_the_cell() -> None:
     """Called by IPython for ``exit()`` and ``quit()``."""
     raise SystemExit
+
+
+# Cells that the sandbox proposes -----------------------------------------------------------------
+PROPOSED = (
+    "# The sandbox has put this cell here. Below is a line that would run on your machine, not in "
+    "the sandbox;\n# delete this comment if that is what you want.\n"
+)
+
+
+def marked_proposals(payload: Sequence[Json]) -> list[Json]:
+    """Return a reply's payload with a comment before each proposed cell that would run here.
+
+    A front end inserts the text of ``set_next_input`` as the next cell. With the comment before it,
+    a ``%%local`` is no cell magic any more.
+    """
+    return [
+        {**one, "text": PROPOSED + str(one["text"])} if _proposes_local(one) else one
+        for one in payload
+    ]
+
+
+def _proposes_local(one: Json) -> bool:
+    if not isinstance(one, dict) or one.get("source") != "set_next_input":
+        return False
+    text = str(one.get("text", ""))
+    try:
+        return runs_locally(text) or bool(split_cell(text).commands)
+    except UsageError:  # nothing of it would run
+        return False
+
+
+def runs_locally(code: str) -> bool:
+    """Return whether a cell begins with ``%%local``."""
+    words = code.split(maxsplit=1)
+    return bool(words) and words[0] == "%%local"
 
 
 # Splitting a cell -------------------------------------------------------------------------------
@@ -146,7 +197,7 @@ def split_cell(code: str) -> CellParts:
     first = next((index for index, line in enumerate(lines) if line.strip()), len(lines))
     head = lines[first].strip() if first < len(lines) else ""
     words = head.split()
-    if words and words[0] == "%%local":
+    if runs_locally(code):
         if len(words) > 1:
             raise UsageError(f"%%local takes no options, but got {' '.join(words[1:])!r}.")
         # Empty lines in place of ours keep the line numbers of tracebacks, here and below.

@@ -17,6 +17,7 @@ from ivy_kernel.settings.settings import (
     environment_name,
     load_settings,
     setting_names,
+    variable,
 )
 
 _VARIABLES = tuple(environment_name(name) for name in setting_names())
@@ -119,7 +120,7 @@ class LiveSettings:
 
 def _environment_hash() -> int:
     """Return a number that changes when a variable of ours does; a hash keeps no key."""
-    return hash(tuple(os.environ.get(name) for name in _VARIABLES))
+    return hash(tuple(map(variable, _VARIABLES)))
 
 
 def _file_states() -> list[_FileState]:

@@ -87,6 +87,11 @@ class Ivy(Configurable):
         help="Whether a hidden cell (sent without a place in the history) may start one too. For "
         "runners that send cells so, as nbval and Voilà do.",
     ).tag(config=True, env="IVY_AUTO_CREATE_HIDDEN")
+    allow_local = Bool(
+        True,
+        help="Whether %%local cells may run, which run on this machine as you. "
+        "`jupyter ivy run` takes false unless it is told --allow-local.",
+    ).tag(config=True, env="IVY_ALLOW_LOCAL")
     route = Enum(
         ["auto", "agent", "notebook", "script"],
         default_value="auto",
@@ -184,6 +189,25 @@ def is_secret(name: str) -> bool:
     return bool(Ivy.class_traits()[name].metadata.get("secret"))
 
 
+_TAKEN_KEYS: dict[str, str] = {}
+
+
+def take_keys() -> None:
+    """Take the keys out of this process's environment; only the settings know them then.
+
+    For a process that runs code of a notebook's author: neither that code nor the programs that it
+    starts inherit them.
+    """
+    for name in map(environment_name, filter(is_secret, setting_names())):
+        if name in os.environ:
+            _TAKEN_KEYS[name] = os.environ.pop(name)
+
+
+def variable(name: str) -> str:
+    """Return a variable of the environment, or the key that was taken out of it; else empty."""
+    return os.environ.get(name) or _TAKEN_KEYS.get(name, "")
+
+
 def load_settings(
     *,
     arguments: Mapping[str, Any] | None = None,
@@ -225,7 +249,6 @@ def _load(
     environ: Mapping[str, str] | None,
     config_path: list[str] | None,
 ) -> Ivy:
-    environ = os.environ if environ is None else environ
     files = read_config_files(config_path)
     # Best first: the first layer that has a value wins. The environment comes after them, since it
     # knows no names that are not ours.
@@ -246,9 +269,10 @@ def _load(
                 values[name], sources[name] = _checked(name, layer[name], source), source
                 break
         else:
-            raw = environ.get(environment_name(name), "")
+            where = environment_name(name)
+            raw = variable(where) if environ is None else environ.get(where, "")
             if raw:  # an empty variable counts as not set
-                source = Source("environment", environment_name(name))
+                source = Source("environment", where)
                 values[name], sources[name] = _checked(name, raw, source), source
             else:
                 sources[name] = Source("default")

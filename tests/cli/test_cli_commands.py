@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from jupyter_client.manager import KernelManager
 from sandbox_server import RunningSandbox
 
-COMMANDS = ["demo", "run", "serve", "status", "create", "terminate", "files", "doctor"]
+ROOT = Path(__file__).resolve().parents[2]
+COMMANDS = ["demo", "run", "install", "serve", "status", "create", "terminate", "files", "doctor"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -33,18 +37,111 @@ def test_without_a_command_the_list_is_shown(ivy) -> None:
 
 
 def test_an_unknown_command_is_a_usage_error(ivy) -> None:
-    """It exits with 2 and does nothing."""
-    assert ivy("destroy").returncode == 2
+    """It exits with 2, names it, and says which there are."""
+    answer = ivy("destroy")
+    assert answer.returncode == 2
+    assert "'destroy'" in answer.stderr
+    assert "terminate" in answer.stderr
+    assert answer.stdout == ""
 
 
 @pytest.mark.parametrize(
-    "arguments", [("status", "--nonsense"), ("status", "extra"), ("doctor", "x")]
+    "arguments",
+    [
+        ("status", "--nonsense"),
+        ("status", "--nonsense=3"),
+        ("status", "--IvyCommandApp.nonsense=3"),
+        ("status", "--Nonsense.watch=true"),
+        ("status", "--config=file.py"),
+        ("status", "--until=never"),
+        ("serve", "--port=many"),
+        ("status", "extra"),
+        ("doctor", "x"),
+    ],
 )
 def test_arguments_that_do_not_exist_are_refused(ivy, arguments: tuple[str, ...]) -> None:
     """An option or word that a command does not know is not passed over in silence."""
     answer = ivy(*arguments)
     assert answer.returncode == 2, answer
-    assert arguments[1].lstrip("-") in answer.stderr
+    assert (
+        arguments[1].lstrip("-").rpartition("=")[0 if "=" in arguments[1] else 2] in answer.stderr
+    )
+    assert "Traceback" not in answer.stderr
+
+
+@pytest.mark.parametrize("option", ["--user", "--sys-prefix", "--prefix"])
+def test_install_makes_a_kernel_for_a_jupyter_of_another_environment(
+    ivy, option: str, tmp_path: Path
+) -> None:
+    """A Jupyter that has none of ours finds it, and starts this Python by its full path."""
+    place = {"--sys-prefix": str(tmp_path / "own"), "--prefix": str(tmp_path / "other")}.get(option)
+    arguments = [f"--prefix={place}"] if option == "--prefix" else [option]
+    program = (
+        f"import sys; sys.prefix = {place!r} if {option!r} == '--sys-prefix' else sys.prefix\n"
+        "from ivy_kernel.cli.app import main; main()"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", program, "install", *arguments],
+        env=ivy.home.environment({}),
+        cwd=ivy.home.work,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert answer.returncode == 0, answer
+    data = Path(place) / "share" / "jupyter" if place else ivy.home.data
+    directory = data / "kernels" / "ivy-sandbox"
+    assert str(directory) in answer.stdout
+    assert shlex.split(answer.stdout.partition("To remove it:")[2]) == ["rm", "-r", str(directory)]
+    installed = json.loads((directory / "kernel.json").read_text())
+    ours = json.loads((ROOT / "kernelspec" / "kernel.json").read_text())
+    assert installed == {**ours, "argv": [sys.executable, *ours["argv"][1:]]}
+    assert (directory / "logo-svg.svg").exists()
+    # Doctor and the kernel itself, found in that place alone.
+    manager = KernelManager(kernel_name="ivy-sandbox")
+    manager.kernel_spec_manager.kernel_dirs = [str(directory.parent)]
+    manager.start_kernel(env=ivy.home.environment({"PATH": "/nonexistent"}), cwd=ivy.home.work)
+    client = manager.client()
+    try:
+        client.start_channels()
+        client.wait_for_ready(timeout=60)
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+
+
+def test_install_takes_one_place(ivy) -> None:
+    """Two are a wrong use; a place that may not be written is an error with a reason."""
+    assert ivy("install", "--user", "--sys-prefix").returncode == 2
+    (ivy.home.work / "file").write_text("")
+    answer = ivy("install", f"--prefix={ivy.home.work / 'file'}")
+    assert answer.returncode == 1
+    assert "cannot be written" in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+def test_doctor_sees_a_kernelspec_whose_python_is_gone(ivy) -> None:
+    """It names the Python that is missing, and what to do."""
+    directory = ivy.home.data / "kernels" / "ivy-sandbox"
+    directory.mkdir(parents=True)
+    spec = {"argv": ["/gone/python"], "display_name": "Ivy Sandbox", "language": "python"}
+    (directory / "kernel.json").write_text(json.dumps(spec))
+    answer = ivy("doctor", JUPYTER_PREFER_ENV_PATH="0")
+    assert answer.returncode == 1
+    (line,) = [line for line in answer.stdout.splitlines() if line.startswith("FAILED")]
+    assert "/gone/python" in line
+    assert "jupyter ivy install" in line
+
+
+def test_doctor_speaks_to_users(ivy, server: RunningSandbox, chat: str) -> None:
+    """No names of the program's own data structures, and no advice to read what is read."""
+    server.ready(chat, f"session-of-{chat}", f"campaign-of-{chat}")
+    text = ivy("doctor").stdout
+    (tools,) = [line for line in text.splitlines() if line.split()[1:2] == ["tools:"]]
+    assert "_" not in tools
+    assert "[" not in tools
+    assert "see the sentence" not in ivy("doctor", IVY_API_KEY="ivy_wrongwrongwrong").stdout
 
 
 def test_a_sandboxs_life_from_the_command_line(ivy, server: RunningSandbox, chat: str) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
+import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 from sandbox_server import RunningSandbox, until
 from shadows import Shadows
@@ -28,6 +32,15 @@ def write_notebook(path: Path, *sources: str) -> Path:
         for number, source in enumerate(sources)
     ]
     content = {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+    path.write_text(json.dumps(content))
+    return path
+
+
+def write_in_language(path: Path, language: str) -> Path:
+    """A notebook whose metadata name a language."""
+    write_notebook(path, "x <- 1")
+    content = json.loads(path.read_text())
+    content["metadata"]["kernelspec"] = {"name": "k", "display_name": "K", "language": language}
     path.write_text(json.dumps(content))
     return path
 
@@ -88,6 +101,14 @@ def test_a_failing_cell_is_exit_code_1_and_saved(ivy) -> None:
         (("a.ipynb", "b.ipynb"), "one notebook"),
         ((), "one notebook"),
         (("a.ipynb", "--Ivy.chat=x"), "chat"),
+        (("a.ipynb", "--out=b.ipynb"), "no option --out;"),
+        (("a.ipynb", "--RunApp.inplace=perhaps"), "inplace"),
+        (("a.ipynb", "--IvyCommandApp.nonsense=3"), "--IvyCommandApp.nonsense"),
+        (("a.ipynb", "--log-level=loud"), "'loud'"),
+        (("new.ipynb",), "format 5.0, which is newer"),
+        (("r.ipynb", "--inplace"), "language 'R'"),
+        (("local.ipynb",), "Cell 2 of local.ipynb is a %%local cell"),
+        (("local.ipynb", "--Ivy.allow_local=false"), "--allow-local"),
     ],
 )
 def test_wrong_use_is_exit_code_2_before_anything_runs(
@@ -96,12 +117,137 @@ def test_wrong_use_is_exit_code_2_before_anything_runs(
     """One sentence, no traceback, no sandbox, no new file."""
     write_notebook(ivy.home.work / "a.ipynb", "1")
     (ivy.home.work / "no.ipynb").write_text("this is prose")
+    newer = {"cells": [], "metadata": {}, "nbformat": 5, "nbformat_minor": 0}
+    (ivy.home.work / "new.ipynb").write_text(json.dumps(newer))
+    write_in_language(ivy.home.work / "r.ipynb", "R")
+    write_notebook(ivy.home.work / "local.ipynb", "1", "\n %%local\nopen('mark', 'w')")
+    before = {path: path.read_bytes() for path in ivy.home.work.iterdir()}
     answer = ivy("run", *arguments)
     assert answer.returncode == 2, answer
     assert words in answer.stderr
     assert "Traceback" not in answer.stderr
     assert server.status(chat)["status"] == "none"
-    assert sorted(path.name for path in ivy.home.work.iterdir()) == ["a.ipynb", "no.ipynb"]
+    assert {path: path.read_bytes() for path in ivy.home.work.iterdir()} == before
+
+
+def test_local_cells_run_when_they_are_allowed_and_see_no_key(ivy) -> None:
+    """``--allow-local``; the key is in no variable of theirs, nor of the programs they start."""
+    write_notebook(
+        ivy.home.work / "a.ipynb",
+        "%%local\nimport os\nprint(sorted(k for k in os.environ if 'KEY' in k))\n!env",
+        "print('still runs with the key')",
+    )
+    answer = ivy("run", "a.ipynb", "--allow-local", RECOUP_API_KEY="recoup-key-of-the-test")
+    assert answer.returncode == 0, answer
+    first, second = cells_of(ivy.home.work / "a.executed.ipynb")
+    assert text_of(first).startswith("[]\n")
+    assert "HOME=" in text_of(first)
+    assert ivy.variables["IVY_API_KEY"] not in text_of(first)
+    assert "recoup-key-of-the-test" not in text_of(first)
+    assert "still runs" in text_of(second)
+
+
+def test_settings_of_ones_own_do_not_allow_a_strangers_local_cells(ivy) -> None:
+    """Only the command line does; the environment is for notebooks that one runs oneself."""
+    write_notebook(ivy.home.work / "a.ipynb", "%%local\nopen('mark', 'w')")
+    assert ivy("run", "a.ipynb", IVY_ALLOW_LOCAL="true").returncode == 2
+    assert not (ivy.home.work / "mark").exists()
+
+
+def start_run(ivy, *arguments: str) -> subprocess.Popen[str]:
+    """``jupyter ivy run`` in the background, in a process group of its own, as of a terminal."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "ivy_kernel.cli", "run", *arguments, "--no-progress"],
+        env=ivy.home.environment(ivy.variables),
+        cwd=ivy.home.work,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "word"),
+    [(signal.SIGINT, 130, "Interrupted"), (signal.SIGTERM, 143, "Terminated")],
+)
+def test_a_signal_ends_the_run_and_what_is_finished_is_written(
+    ivy, server: RunningSandbox, number: signal.Signals, code: int, word: str
+) -> None:
+    """One sentence; each finished cell is in the file already before; the cell is stopped."""
+    write_notebook(
+        ivy.home.work / "a.ipynb",
+        "print('first')",
+        "import time\nopen('began', 'w').close()\nprint('partly', flush=True)\n"
+        "for _ in range(600): time.sleep(0.1)",
+        "print('never')",
+    )
+    target = ivy.home.work / "a.executed.ipynb"
+    process = start_run(ivy, "a.ipynb")
+    try:
+        until(target.exists, "the first cell's result is written", 60)
+        assert text_of(cells_of(target)[0]).endswith("first\n")
+        until(lambda: list(server.root.rglob("began")), "the second cell runs", 30)
+        os.killpg(process.pid, number)
+        _, stderr = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == code, stderr
+    assert f"{word} in cell 2; the results so far are in a.executed.ipynb." in stderr
+    assert "Traceback" not in stderr
+    first, second, third = cells_of(target)
+    assert text_of(first).endswith("first\n")
+    assert [o["ename"] for o in second["outputs"] if o["output_type"] == "error"] == [
+        "KeyboardInterrupt"
+    ]
+    assert third["outputs"] == []
+    assert [path.name for path in ivy.home.work.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_signal_before_the_first_cell_leaves_nothing(ivy) -> None:
+    """Nothing is written, and no process stays."""
+    write_notebook(ivy.home.work / "a.ipynb", "print('never')")
+    process = start_run(ivy, "a.ipynb")
+    try:
+        until(lambda: kernels_of(process.pid), "the kernel is started", 60)
+        (kernel,) = kernels_of(process.pid)
+        os.killpg(process.pid, signal.SIGINT)
+        _, stderr = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 130, stderr
+    assert "Interrupted" in stderr
+    assert "Traceback" not in stderr
+    until(lambda: not psutil.pid_exists(kernel), "the kernel has ended", 20)
+    assert [path.name for path in ivy.home.work.iterdir()] == ["a.ipynb"]
+
+
+def kernels_of(pid: int) -> list[int]:
+    """The kernels that a process has started."""
+    return [
+        child.pid
+        for child in psutil.Process(pid).children()
+        if any("ivy_kernel.kernel" in word for word in child.cmdline())
+    ]
+
+
+def test_the_mode_of_a_notebook_stays(ivy) -> None:
+    """A private notebook that is run in place is private afterwards."""
+    source = write_notebook(ivy.home.work / "a.ipynb", "1")
+    source.chmod(0o600)
+    assert ivy("run", "a.ipynb", "--inplace").returncode == 0
+    assert source.stat().st_mode & 0o777 == 0o600
+    assert cells_of(source)[0]["execution_count"] == 1
+
+
+def test_a_run_shows_no_warning_of_others(ivy) -> None:
+    """Stderr holds our words and the log's one line; the kernel's sockets are private files."""
+    write_notebook(ivy.home.work / "a.ipynb", "1")
+    answer = ivy("run", "a.ipynb", "--no-progress")
+    assert answer.returncode == 0
+    assert "arning" not in answer.stderr
+    assert "WARN" not in answer.stderr
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
@@ -190,11 +336,25 @@ def test_a_kernel_that_always_dies_is_told(ivy, tmp_path: Path) -> None:
 def test_the_demo_runs_without_an_account(new_ivy: Callable) -> None:
     """It prints cells and outputs, writes the notebook, says how to open it, and needs nothing."""
     ivy = new_ivy()
-    answer = ivy("demo", timeout_seconds=110)
+    answer = ivy("demo", timeout_seconds=110, PATH=os.defpath)
     runtime = ivy.home.runtime / "ivy-local-sandbox.json"
     try:
         assert answer.returncode == 0, answer
-        assert "jupyter lab" in answer.stdout
+        assert "arning" not in answer.stderr
+        assert "WARN" not in answer.stderr
+        (last,) = [line for line in answer.stdout.splitlines() if line.startswith("Open it with:")]
+        command = shlex.split(last.partition(":")[2])
+        assert command[1:] == ["lab", "ivy-quickstart.ipynb"]
+        # As printed, and with a PATH that does not hold this environment.
+        shown = subprocess.run(
+            [*command[:-1], "--version"],
+            env=ivy.home.environment({"PATH": os.defpath}),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        assert shown.stdout.strip() == importlib.metadata.version("jupyterlab")
         assert "local sandbox" in answer.stdout
         assert "image/png" in answer.stdout or "image/svg" in answer.stdout
         cells = cells_of(ivy.home.work / "ivy-quickstart.ipynb")

@@ -22,6 +22,7 @@ SAMPLES: dict[str, tuple[str, Any]] = {
     "recoup_session_id": ("recoup-session-1", "recoup-session-1"),
     "auto_create": ("false", False),
     "auto_create_hidden": ("true", True),
+    "allow_local": ("false", False),
     "route": ("script", "script"),
     "cell_timeout_seconds": ("12.5", 12.5),
     "start_timeout_seconds": ("60", 60.0),
