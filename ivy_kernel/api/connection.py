@@ -447,7 +447,7 @@ class Connection:
         body = decode_json(raw, operation) if raw.strip() or not operation.empty_ok else {}
         return ApiResponse(
             status_code=response.status_code,
-            body=self._credential.without_key(body, keep_parts=operation.runs_code),
+            body=self._credential.without_key(body, raw, keep_parts=operation.runs_code),
             sent_monotonic=sent,
             received_monotonic=received,
             server_date=parse_http_date(response.headers.get("date", "")),

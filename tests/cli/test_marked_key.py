@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from faulty_gateway import Fault, faulty_gateway
 from kernel_driver import Home, kernel_variables, running_kernel
 from sandbox_server import running_sandbox, until
 
@@ -109,6 +110,35 @@ def test_the_kernel_shows_no_key(tmp_path: Path, route: str) -> None:
         until_agents_have_gone(server.root)
         assert marked_files(home.path, server.root) == []
     assert not [text[:200] for text in said if MARK in text]
+
+
+QUOTED = (
+    KEY,
+    f"{KEY[:12]}\x1b[31m{KEY[12:]}",
+    "\u200b".join(KEY),
+    "".join(f"%{ord(character):02x}" for character in KEY),
+    "".join(f"\\u{ord(character):04x}" for character in KEY),
+)
+
+
+def test_a_kernel_shows_no_key_that_answers_quote(tmp_path: Path) -> None:
+    """In the errors and results of tools: neither in messages nor in logs at DEBUG."""
+    home = Home(tmp_path / "home")
+    with running_sandbox(token=KEY) as server, faulty_gateway(server) as gateway:
+        server.ready("quoted")
+        variables = kernel_variables(server, "quoted", IVY_API_URL=gateway.url)
+        with running_kernel(home, {**variables, "IVY_API_KEY": KEY}, ["--debug"]) as kernel:
+            kernel.run(LOG_EVERYTHING.format(path=str(home.path / "debug.log")))
+            kernel.run("1")
+            for quoted in QUOTED:
+                for status in (200, 400, 403, 500, 504):
+                    said = {"message": quoted, "error": quoted, "success": False, quoted: quoted}
+                    gateway.next_tool_calls(Fault("instead", status, json.dumps(said)))
+                    shown = json.dumps(kernel.run("1").messages, default=str)
+                    assert MARK not in shown.replace("\\u200b", "")
+                    assert QUOTED[3][:30] not in shown
+        assert b"debug" in (home.path / "debug.log").read_bytes().lower()
+        assert marked_files(home.path) == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import traceback
 from pathlib import Path
 from typing import Any
@@ -251,3 +252,36 @@ def test_no_repr_of_the_settings_shows_a_key() -> None:
     """Printed by accident, they say nothing."""
     settings = load_settings(environ={"IVY_API_KEY": SEKRET}, config_path=[])
     assert SEKRET not in repr(settings) + str(settings) + repr(settings.sources)
+
+
+JWT = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJ1c2VyXzEyMyJ9.c2lnbmF0dXJlLXNpZ25hdHVyZQ"
+
+
+@pytest.mark.parametrize("key", [SEKRET, JWT, "own-form-of-a-key-0123"])
+@pytest.mark.parametrize(
+    "name",
+    ["chat_id", "campaign_id", "session_id", "recoup_session_id", "api_url", "python_code_field"],
+)
+def test_a_key_in_another_setting_is_recognised_and_not_shown(
+    name: str, key: str, tmp_path: Path
+) -> None:
+    """Pasted into the wrong line or variable: by its form, or because it is the key that is set."""
+    value = f"https://example.org/{key}" if name == "api_url" else key
+    (tmp_path / "jupyter_ivy_config.json").write_text(json.dumps({"Ivy": {name: value}}))
+    with pytest.raises(SettingError) as caught:
+        load_settings(environ={"IVY_API_KEY": key}, config_path=[str(tmp_path)])
+    assert caught.value.setting == name
+    sentence = str(caught.value)
+    assert sentence.startswith(f"The setting {name} (set by config file {tmp_path}")
+    assert "holds a key, which belongs into api_key or recoup_api_key alone" in sentence
+    assert key not in sentence
+    if not key.startswith("own"):  # its form tells, where no key is set
+        with pytest.raises(SettingError, match="holds a key"):
+            load_settings(environ={environment_name(name): value}, config_path=[])
+
+
+@pytest.mark.parametrize("value", ["ivy_chat_17", "eyJ", "ivy-project", "chat-0123456789abcdef"])
+def test_an_id_that_only_looks_a_little_like_a_key_is_an_id(value: str) -> None:
+    """Ids may begin like one."""
+    settings = load_settings(environ={"IVY_CHAT_ID": value, "IVY_API_KEY": SEKRET}, config_path=[])
+    assert settings.chat_id == value
