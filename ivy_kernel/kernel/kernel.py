@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
 INTERRUPT_WAIT_SECONDS = 1.0
 """The control channel is held up for no longer by an interrupt that takes its time."""
-CODE_HELP_SECONDS = 1.0
-"""Time limit for the sandbox to complete or inspect code."""
+CODE_HELP_SECONDS = 20.0
+"""Time limit for the sandbox to complete or inspect code; see `CodeHelp` for that of a reply."""
 SHUTDOWN_WAIT_SECONDS = 1.5
 """Of the 2.5 s that ipykernel allows, the rest is for its own end."""
 WARM_UP_DELAY_SECONDS = 0.05
@@ -171,6 +171,7 @@ class IvyKernel(BaseKernel):
         async with self._cell_lock:
             self.cell_parent, self._cell_ident, self._cell_number = parent, ident, number
             interrupt, self._early_interrupt = self._early_interrupt, None
+            self._code_help.forget()
             try:
                 if interrupt is not None and interrupt.is_for(parent, number):
                     return self._interrupted_before(parent, silent=cell.silent)
@@ -292,7 +293,7 @@ class IvyKernel(BaseKernel):
 
     async def do_complete(self, code: str, cursor_pos: int) -> Json:
         """See `CodeHelp`."""
-        return await self._code_help.complete(code, cursor_pos)
+        return await self.on_main_loop(self._code_help.complete(code, cursor_pos))
 
     async def do_inspect(
         self,
@@ -302,13 +303,12 @@ class IvyKernel(BaseKernel):
         omit_sections: tuple[str, ...] = (),
     ) -> Json:
         """See `CodeHelp`."""
-        return await self._code_help.inspect(code, cursor_pos, detail_level)
+        return await self.on_main_loop(self._code_help.inspect(code, cursor_pos, detail_level))
 
     async def _ask_sandbox(self, msg_type: str, content: Json) -> Json | None:
         if self.runner is None:
             return None
-        asking = self.runner.ask_sandbox(msg_type, content, seconds=CODE_HELP_SECONDS)
-        return await self.on_main_loop(asking)
+        return await self.runner.ask_sandbox(msg_type, content, seconds=CODE_HELP_SECONDS)
 
     async def do_history(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from contextvars import ContextVar
@@ -59,11 +60,18 @@ class ReceivedInterrupt:
 
 # Code help (shell channel) -----------------------------------------------------------------------
 AskSandbox = Callable[[str, Json], Awaitable[Json | None]]
-"""Makes a request to the sandbox, if it is there and idle; ``None`` without a quick reply."""
+"""Makes a request to the sandbox, if it is there and idle; ``None`` without a reply."""
+
+CODE_HELP_SECONDS = 1.0
+"""The shell channel is held for no longer; JupyterLab drops what comes later."""
+LATE_ANSWERS_KEPT = 8
 
 
 class CodeHelp:
     """Answers a front end's requests about code, always at once or nearly so.
+
+    An answer that comes later, over a slow line, is kept for the request when it is repeated: the
+    user presses Tab again.
 
     Parameters
     ----------
@@ -73,6 +81,7 @@ class CodeHelp:
 
     def __init__(self, ask_sandbox: AskSandbox) -> None:
         self._ask_sandbox = ask_sandbox
+        self._asked: dict[str, asyncio.Future[Json | None]] = {}
         self._transformer = TransformerManager()
 
     def is_complete(self, code: str) -> Json:
@@ -93,13 +102,40 @@ class CodeHelp:
             "metadata": {},
         }
         content = {"code": code, "cursor_pos": cursor_pos}
-        return await self._ask_sandbox("complete_request", content) or nothing
+        return await self._ask("complete_request", content) or nothing
 
     async def inspect(self, code: str, cursor_pos: int, detail_level: int) -> Json:
         """Answer as the sandbox does, else empty (message spec, "Introspection")."""
         nothing = {"status": "ok", "found": False, "data": {}, "metadata": {}}
         content = {"code": code, "cursor_pos": cursor_pos, "detail_level": detail_level}
-        return await self._ask_sandbox("inspect_request", content) or nothing
+        return await self._ask("inspect_request", content) or nothing
+
+    def forget(self) -> None:
+        """Drop all answers: a cell is about to run, after which others may be right."""
+        asked, self._asked = self._asked, {}
+        for asking in asked.values():
+            asking.cancel()
+
+    async def _ask(self, msg_type: str, content: Json) -> Json | None:
+        """Return the answer, kept or new; ``None`` when it is not there in time."""
+        key = json.dumps([msg_type, content], sort_keys=True)
+        asking = self._asked.get(key)
+        if asking is None or (asking.done() and not _answer_of(asking)):
+            while len(self._asked) >= LATE_ANSWERS_KEPT:
+                self._asked.pop(next(iter(self._asked))).cancel()
+            asking = self._asked[key] = asyncio.ensure_future(self._ask_sandbox(msg_type, content))
+        await asyncio.wait({asking}, timeout=CODE_HELP_SECONDS)
+        if not asking.done():
+            return None
+        # Only late answers are kept: what is asked anew otherwise shows what is there now.
+        if self._asked.get(key) is asking:
+            del self._asked[key]
+        return _answer_of(asking)
+
+
+def _answer_of(asking: asyncio.Future[Json | None]) -> Json | None:
+    """Return the answer of a request that has ended; ``None`` when it failed."""
+    return None if asking.cancelled() or asking.exception() else asking.result()
 
 
 # History (shell channel) -------------------------------------------------------------------------

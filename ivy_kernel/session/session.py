@@ -229,6 +229,7 @@ class Session:
             namespace=namespace,
         )
         self._run: _CellRun | None = None
+        self._asking: asyncio.Future[Json | None] | None = None
         self._lock = asyncio.Lock()
         self._terminating = asyncio.Lock()
 
@@ -262,6 +263,8 @@ class Session:
         self, work: Callable[[_CellRun], Awaitable[Outcome]], cell: Cell, sink: Sink
     ) -> Outcome:
         async with self._lock:
+            if self._asking is not None:  # the cell would wait for it
+                self._asking.cancel()
             run = self._run = _CellRun(sink, self._gate)
             self._gate.begin()
             try:
@@ -369,14 +372,26 @@ class Session:
         IvyError
             When it was asked, and did not answer.
         """
-        if self.busy or self._choice.route is None:
+        if self._idle_route() is None:
             return None
         await self._gate.require_active()
         if not self._gate.in_contact:
             return None  # the next cell has to look first
-        async with self._lock:
-            route = self._choice.route
-            return None if route is None else await route.ask(msg_type, content)
+        route = self._idle_route()
+        if route is None:
+            return None
+        if route.live is not None:  # its kernel takes questions beside cells
+            return await route.ask(msg_type, content)
+        asking = self._asking = asyncio.ensure_future(route.ask(msg_type, content))
+        try:
+            await asyncio.wait({asking})
+        finally:
+            asking.cancel()
+        return None if asking.cancelled() else asking.result()
+
+    def _idle_route(self) -> Route | None:
+        """The open route, while no cell is on it."""
+        return None if self.busy else self._choice.route
 
     async def open_route(self) -> Route:
         """Choose a route, or keep the one that is open.
