@@ -7,10 +7,11 @@
     route_choice.py    which way cells take: the best route that works, found once
     lifecycle.py       the sandbox's life: status, create, terminate, and who is told of it
     local_server.py    finds or starts the embedded local sandbox's server
-    start_progress.py  the progress of a start, shown in the cell that waits for it
+    start_progress.py  what shows that a start is under way, and its progress in the cell
     open.py            from settings to a session; the session ids that are kept per chat
     output.py          how fast output is shown, and how much of it
-    kernel_registry.py which kernels use which sandbox, for the panel
+    kernel_registry.py what this user's processes tell each other: which kernel uses which sandbox,
+                       and what one of them has learned of its status
     private_file.py    files for their user's eyes only, written whole or not at all
     describe.py        states, deadlines and settings as lines of text
 """

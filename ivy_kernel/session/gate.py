@@ -25,12 +25,7 @@ from ivy_kernel.session.lifecycle import Lifecycle, failed_error
 from ivy_kernel.session.route_choice import RouteChoice
 from ivy_kernel.session.start_progress import StartProgress
 from ivy_kernel.status.clock import monotonic_seconds
-from ivy_kernel.status.model import (
-    CHANGING_STATES,
-    END_STATES,
-    STARTING_STATES,
-    SandboxStatus,
-)
+from ivy_kernel.status.model import END_STATES, STARTING_STATES, SandboxStatus
 
 Result = TypeVar("Result")
 
@@ -314,7 +309,7 @@ class SandboxGate:
     async def explained(self, error: NotFoundError) -> IvyError:
         """Return what a 404 means: one replica's mistake, or the end of the sandbox."""
         status = await self._lifecycle.status()
-        if status.state in ("active", "unknown") or status.state in CHANGING_STATES:
+        if status.state in ("active", "unknown") or status.state in STARTING_STATES:
             return error
         return self._lost(status) if self._namespace.holder else error
 
@@ -324,7 +319,7 @@ class SandboxGate:
             status = await asyncio.wait_for(self._look_for_an_end(), END_LOOK_SECONDS)
         except (asyncio.TimeoutError, IvyError):
             return None
-        if status.state not in END_STATES:
+        if status.state not in END_STATES | {"hibernating"}:
             return None
         if status.state == "failed" and not self._namespace.holder:
             return None  # it never ran anything

@@ -2,8 +2,9 @@
 
 ::
 
-    fetch ──SandboxStatus or error──→ Monitor ──StatusReading──→ watcher, watcher, …
-                                         ↑ refresh, refresh_soon, accept, hold_off
+    Ivy ────┐
+            join ──SandboxStatus or error──→ Monitor ──StatusReading──→ watcher, watcher, …
+    Recoup ─┘                                   ↑ refresh, refresh_soon, accept, hold_off, news
 
 ============ ======================================================================
 module       contents
@@ -11,9 +12,10 @@ module       contents
 `model`      ``SandboxStatus`` and ``StatusReading``: states, countdowns, JSON (pure)
 `clock`      a monotonic clock that counts sleep; HTTP dates; ``RequestTiming``
 `backoff`    the pauses between the tries of any call that keeps failing (pure)
-`dialects`   the answers of both APIs → ``SandboxStatus`` (pure)
+`dialects`   the answers of both APIs → one ``SandboxStatus`` (pure)
 `schedule`   when the next request is due (pure)
-`polling`    one request with a time limit, the task that sends them, and who hears of news
+`polling`    one request with a time limit, Recoup's part beside it, the task that sends them, and
+             who hears of news
 `monitor`    puts these together; one monitor for each sandbox in this process
 ============ ======================================================================
 
