@@ -219,7 +219,9 @@ class Health:
             return error
         # Certain at once: an agent has answered, and it is another one.
         if isinstance(error, UnknownAgentError):
-            return SandboxLostError("The variables are gone, because the sandbox was started anew.")
+            return SandboxLostError(
+                "The variables are gone, because the sandbox, or the agent in it, was started anew."
+            )
         if (
             isinstance(error, NoAgentError)
             and times >= MAX_CONSECUTIVE_ABSENCES
@@ -227,7 +229,7 @@ class Health:
         ):
             return SandboxLostError(
                 "The variables are gone, because the sandbox's agent has ended "
-                f"(the sandbox was recycled, or its memory ran out: {error})."
+                f"(perhaps the sandbox was recycled, or its memory ran out: {error})."
             )
         if isinstance(error, AnswerError) and times >= MAX_UNREADABLE_POLLS:
             return error if failed_seconds > UNREADABLE_SECONDS else None
