@@ -30,8 +30,9 @@ TERMINATED = (
     "come is not known."
 )
 
-ENDED_UNDER_CELL = "It ended while this cell was running; how far that had come is not known."
-
+ENDED_UNDER_CELL = (
+    "It ended while this cell was running, or just before; how far the cell had come is not known."
+)
 NOT_RUN = "Nothing of this cell was run."
 
 ERROR_NAMES: dict[Fate, str] = {

@@ -259,7 +259,7 @@ class SandboxGate:
             self._let_go()
             raise SandboxLostError(
                 f"The sandbox no longer runs what it ran before, so the variables are taken "
-                f"for gone ({error})"
+                f"for gone ({str(error).rstrip('.')})."
             ) from error
         self._contact = monotonic_seconds()
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 
 import pytest
 from far_side import port_of
@@ -19,30 +19,51 @@ from ivy_kernel.session import gate, local_server
 from ivy_kernel.session.open import open_session
 from ivy_kernel.settings.live import LiveSettings
 
-SLOWEST_SECONDS = 6.0
+DELAY_SECONDS = 0.8
+"""Each way: an answer takes longer than a completion may hold the channel."""
 
 
-async def test_a_completion_that_is_asked_again_has_the_late_answer(
+class SlowLine(FaultProxy):
+    """A line that delays each request and each answer by the same time, once it is slow."""
+
+    is_slow = False
+
+    async def _delay(self) -> None:
+        await asyncio.sleep(DELAY_SECONDS if self.is_slow else 0.0)
+
+
+@contextlib.contextmanager
+def slow_line(server: RunningSandbox) -> Iterator[SlowLine]:
+    """A line to a server, served by a loop in a thread of its own."""
+    line = SlowLine(port_of(server), Faults())
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        asyncio.run_coroutine_threadsafe(line.listen(), loop).result(20)
+        yield line
+        asyncio.run_coroutine_threadsafe(line.stop_listening(), loop).result(20)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(20)
+        loop.close()
+
+
+def test_a_completion_that_is_asked_again_has_the_late_answer(
     server: RunningSandbox, chat_id: str, new_home: Callable[[], Home]
 ) -> None:
     """Over a slow line the first reply is empty and not late; the user presses Tab again."""
-    async with FaultProxy(port_of(server), Faults(delay_seconds=SLOWEST_SECONDS)).running() as line:
-        variables = agent_variables(server, chat_id)
+    variables = agent_variables(server, chat_id)
+    with slow_line(server) as line:
         variables["IVY_API_URL"] = f"http://127.0.0.1:{line.port}/api"
-
-        def ask() -> None:
-            with running(KernelDriver(new_home(), variables)) as kernel:
-                kernel.run("a_long_name = 1")
-                line.faults.delayed = 1.0
-                began = time.monotonic()
-                kernel.ask("complete", "a_lon")
-                assert time.monotonic() - began < SLOWEST_SECONDS, "the channel was held"
-                until(lambda: kernel.ask("complete", "a_lon")["matches"] == ["a_long_name"])
-                line.faults.delayed = 0.0
-                kernel.run("a_long_one = 1; del a_long_name")
-                until(lambda: kernel.ask("complete", "a_lon")["matches"] == ["a_long_one"])
-
-        await asyncio.to_thread(ask)
+        with running(KernelDriver(new_home(), variables)) as kernel:
+            kernel.run("a_long_name = 1")
+            line.is_slow = True
+            assert kernel.ask("complete", "a_lon")["matches"] == []
+            until(lambda: kernel.ask("complete", "a_lon")["matches"] == ["a_long_name"])
+            line.is_slow = False
+            kernel.run("a_long_one = 1; del a_long_name")
+            until(lambda: kernel.ask("complete", "a_lon")["matches"] == ["a_long_one"])
 
 
 async def test_an_inactive_recoup_session_is_not_in_the_way(

@@ -376,6 +376,7 @@ async def test_a_platform_that_cannot_be_reached_is_no_loss(
         notebook = await opened(route, variables)
         assert (await notebook.run("x = 1")).fate == "succeeded"
         await proxy.stop_listening()
+        await asyncio.sleep(0.5)  # until the ends of kept connections are there to be seen
         running = asyncio.ensure_future(notebook.run("open('ran.txt', 'w').close()"))
         if route == "agent":  # it goes on trying
             await eventually(lambda: "cannot be reached" in notebook.text, "the note")

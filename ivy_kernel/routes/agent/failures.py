@@ -183,6 +183,11 @@ class Health:
             self._is_unreachable = False
             self._listener.on_reachable(None)
 
+    @property
+    def is_failing(self) -> bool:
+        """Whether more than the last poll has failed."""
+        return self._streak.failures > 1
+
     def failed(self, error: Exception, now: float, *, may_be_running: bool) -> Exception | None:
         """Note a failed poll; return why the connection is lost, if the failure means that.
 
@@ -214,7 +219,9 @@ class Health:
             return error
         # Certain at once: an agent has answered, and it is another one.
         if isinstance(error, UnknownAgentError):
-            return SandboxLostError("The variables are gone, because the sandbox was started anew.")
+            return SandboxLostError(
+                "The variables are gone, because the sandbox, or the agent in it, was started anew."
+            )
         if (
             isinstance(error, NoAgentError)
             and times >= MAX_CONSECUTIVE_ABSENCES
@@ -222,7 +229,7 @@ class Health:
         ):
             return SandboxLostError(
                 "The variables are gone, because the sandbox's agent has ended "
-                f"(the sandbox was recycled, or its memory ran out: {error})."
+                f"(perhaps the sandbox was recycled, or its memory ran out: {error})."
             )
         if isinstance(error, AnswerError) and times >= MAX_UNREADABLE_POLLS:
             return error if failed_seconds > UNREADABLE_SECONDS else None
@@ -235,6 +242,9 @@ class Health:
 
 LOOK_AGAIN_SECONDS = 2.0
 """After a look at the sandbox, which a refused call has caused, the next one may follow."""
+
+
+RECENT_SECONDS = 10.0
 
 
 class SandboxConnection(Protocol):
@@ -265,14 +275,18 @@ class EndOfSandbox:
         self._listener = listener
         self._connection = connection
         self._looking: asyncio.Future[None] | None = None
-        self._may_look_at = 0.0
+        self._may_look_at = float("-inf")
         self._untold: Unreachable | None = None
 
     def look(self, event: CallRefused | Unreachable) -> None:
         """Look soon, but not after each refused call."""
+        now = asyncio.get_running_loop().time()
         if isinstance(event, Unreachable):
+            if self._looking is None and now < self._may_look_at + RECENT_SECONDS:
+                self._listener.on_event(event)  # as the last look has told no more than that
+                return
             self._untold = event  # told after the look, if that does not tell more
-        elif asyncio.get_running_loop().time() < self._may_look_at:
+        elif now < self._may_look_at:
             return
         if self._looking is None:
             self._looking = asyncio.ensure_future(self._look())

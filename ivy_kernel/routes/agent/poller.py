@@ -205,7 +205,9 @@ class Poller:
             last = self._outbox.last_sequence_number
             current = [poll for poll in current if poll.last_sequence_number == last]
         is_active = self._has_work or self._table.is_restarting
-        return len(current) < self.scheduler.polls_wanted(now, is_active=is_active)
+        wanted = self.scheduler.polls_wanted(now, is_active=is_active)
+        # One at a time while all fail: each then tells what has arrived.
+        return len(current) < (min(1, wanted) if self._health.is_failing else wanted)
 
     def _has_lasting_gap(self, now: float) -> bool:
         return self._gap is not None and (now - self._gap[1] > GAP_SECONDS or not self._polls)
