@@ -50,10 +50,11 @@ _IS_TIDY = """() =>
 _OF_JUPYTER = (
     # JupyterLab's own way of finding out that another tab has the same workspace.
     "Window name candidate",
-    # Jupyter Notebook looks up settings of plugins that it does not have, and lets go of a new
-    # notebook that it opens in another tab.
+    # Jupyter Notebook looks up settings of plugins that it does not have, lets go of a new
+    # notebook that it opens in another tab, and (7.2) takes it that there is a checkpoint.
     "Cannot read properties of undefined (reading 'schema')",
-    "Disposed\nError: Disposed\n    at L._handleNewSession",
+    "Cannot read properties of undefined (reading 'last_modified')",
+    "._handleNewSession",
 )
 """Errors in the page that come without our extension too."""
 
