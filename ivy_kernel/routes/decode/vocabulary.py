@@ -7,7 +7,7 @@ import signal
 from typing import Any
 
 from ivy_kernel.routes.decode.files import has_data_or_place, is_picture_name
-from ivy_kernel.routes.decode.items import are_events, is_item, take_count
+from ivy_kernel.routes.decode.items import are_events, event_kind_of, is_item, take_count
 from ivy_kernel.routes.decode.parts import ResultParts, stream
 from ivy_kernel.routes.decode.tracebacks import tells_timeout
 from ivy_kernel.routes.decode.values import (
@@ -170,6 +170,9 @@ def _is_surely_answer(value: dict[str, Any], depth: int) -> bool:
         return isinstance(inner, (dict, str)) and is_answer(inner, depth + 1)
     if len(names) == 1 and names <= {*WRAPPER_NAMES, *NAMES_OF_RUNS}:
         return is_run(next(iter(value.values())), depth + 1)
+    fields = Fields(value)
+    if isinstance(fields.peek("run"), dict) and is_process(fields.peek("run")):
+        return True
     is_flagged = any(
         isinstance(value[key], bool) and snake_case(key) in ("success", "ok", "is_error")
         for key in value
@@ -207,13 +210,16 @@ def is_answer_by_itself(value: Any, depth: int) -> bool:
     if not isinstance(value, dict):
         return False
     has_items = any(_are_items(value.get(name)) for name in ("outputs", "content", "results"))
-    return is_item(value) or is_process(value) or has_items
+    has_outcome = {"outcome", "output"} <= set(Fields(value).names())
+    return is_item(value) or is_process(value) or has_items or has_outcome
 
 
 def is_run(value: Any, depth: int) -> bool:
     """Return whether what stands under a name of a run is an answer, or holds one."""
     if is_answer_by_itself(value, depth):
         return True
+    if isinstance(value, list):
+        return bool(value) and all(event_kind_of(item) for item in value)
     return (
         isinstance(value, dict)
         and depth <= DESCENT_LIMIT
