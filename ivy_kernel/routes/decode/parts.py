@@ -125,7 +125,8 @@ class ResultParts:
             Whether it is; ``None``: it is when both say exactly the same.
         """
         if is_repeated is None:
-            is_repeated = view.has_content() and view.pieces() == self.pieces()
+            both_say = self.has_content() and view.has_content()
+            is_repeated = both_say and view.pieces() == self.pieces()
         if is_repeated:
             self.has_failed = self.has_failed or bool(view.failures)
         else:
@@ -166,7 +167,7 @@ class ResultParts:
 
     def repeats(self, text: str) -> bool:
         """Return whether a text is, as a whole, what one part of the answer holds already."""
-        told = Counter(pieces_of_text(text))
+        told = Counter(pieces_of_text(text)) if self.has_content() else None
         if not told:
             return False
         results = [o for o in self.shown if o["output_type"] == "execute_result"]
