@@ -216,6 +216,7 @@ def _add_events(items: list[Any], parts: ResultParts, path: str, depth: int) -> 
             _add_element(item, parts, place, depth)
         else:
             _add_event(kind, Fields(item), parts, place, depth)
+    parts.join_written()
 
 
 _ENVELOPE_NAMES = ("header", "parent_header", "metadata", "msg_type", "msg_id", "buffers")
