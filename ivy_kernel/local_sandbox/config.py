@@ -37,6 +37,14 @@ ResultShape = Literal[
     "error_string",
     "error_object",
     "error_traceback",
+    "mcp",
+    "mcp_words",
+    "e2b",
+    "azure",
+    "piston",
+    "gemini",
+    "events",
+    "messages",
 ]
 ResultCase = Literal["snake", "camel"]
 ResultNesting = Literal["", "result", "data", "output", "result_json", "data_json", "output_json"]

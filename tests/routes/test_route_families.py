@@ -12,6 +12,7 @@ FAMILIES = [
     *("process", "process_returncode", "text", "text_result", "text_text", "nbformat"),
     *("nbformat_lines", "nbformat_cells", "nbformat_notebook", "typed", "content", "artifacts"),
     *("images", "error_string", "error_object", "error_traceback"),
+    *("mcp", "mcp_words", "e2b", "azure", "piston", "gemini", "events", "messages"),
 ]
 
 DRESSES = [("camel", ""), ("snake", "result"), ("camel", "data_json"), ("snake", "output_json")]
@@ -98,7 +99,7 @@ def test_spelling_and_nesting_make_no_difference(
     assert_sensible(kernels["notebook"], f"{family} {case} {nesting}")
 
 
-@pytest.mark.parametrize("family", ["nbformat", "typed", "content"])
+@pytest.mark.parametrize("family", ["nbformat", "typed", "content", "e2b", "events", "messages"])
 def test_pictures_survive_where_the_family_has_them(
     kernels: dict[str, KernelDriver], server: RunningSandbox, family: str
 ) -> None:

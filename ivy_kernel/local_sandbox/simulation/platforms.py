@@ -22,6 +22,14 @@ images              ``output``, ``success``, ``images`` (``format``, ``base64``)
 error_string        ``success``, ``stdout``, ``error`` as one line of text
 error_object        ``success``, ``stdout``, ``error`` as an object with a traceback list
 error_traceback     ``stdout``, ``error``, ``traceback`` as plain text
+mcp                 ``content`` with JSON text, and the same as ``structuredContent``
+mcp_words           ``content`` with words, ``structuredContent`` with the streams
+e2b                 as typed, each result with ``raw`` beside its formats
+azure               ``properties`` with ``status``, the streams and ``result``
+piston              ``run`` with the streams, ``output`` (both), ``code`` and ``signal``
+gemini              ``codeExecutionResult`` with ``outcome`` and ``output``
+events              ``events``: a list of what was written, shown and raised, and of the end
+messages            ``messages``: the Jupyter messages of the run, in order
 =================== ========================================================================
 
 ``result_case`` spells the keys (``exit_code`` or ``exitCode``; ``isError`` and ``mimeType`` are
@@ -304,6 +312,93 @@ def _error_traceback(run: Run) -> Json:
     )
 
 
+# The shapes of public platforms, each in the platform's own spelling -----------------------------
+def _mcp(run: Run) -> Json:
+    told = process(run)
+    parts = [{"type": "text", "text": json.dumps(told, indent=2)}]
+    return {"content": parts, "structuredContent": told, "isError": run.exit_code != 0}
+
+
+def _mcp_words(run: Run) -> Json:
+    content = _content(run)["content"]
+    words = [part for part in content if part["type"] == "text" and part["text"]]
+    structured = {"stdout": run.output_text, "stderr": run.error_text, "exitCode": run.exit_code}
+    return {"content": words, "structuredContent": structured, "isError": run.exit_code != 0}
+
+
+def _e2b(run: Run) -> Json:
+    shape = _typed(run)
+    for result, out in zip(shape["results"], run.values, strict=True):
+        result["isMainResult"] = result.pop("is_main_result")
+        result["raw"] = dict(out["data"])
+    return {**shape, "executionCount": shape.pop("execution_count")}
+
+
+def _azure(run: Run) -> Json:
+    results = [out for out in run.outputs if out["output_type"] == "execute_result"]
+    return {
+        "properties": {
+            "status": "Success" if run.exit_code == 0 else "Failure",
+            "stdout": run.output_text if not results else run.stream("stdout"),
+            "stderr": run.error_text,
+            "result": plain_text(results[-1]) if results else "",
+            "executionTimeInMilliseconds": 12,
+        }
+    }
+
+
+def _piston(run: Run) -> Json:
+    told = {
+        "stdout": run.output_text,
+        "stderr": run.error_text,
+        "output": run.output_text + run.error_text,
+        "code": run.exit_code,
+        "signal": None,
+    }
+    return {"language": "python", "version": "3.12.0", "run": told}
+
+
+def _gemini(run: Run) -> Json:
+    outcome = "OUTCOME_OK" if run.exit_code == 0 else "OUTCOME_FAILED"
+    told = {"outcome": outcome, "output": run.output_text + run.error_text}
+    return {"codeExecutionResult": told}
+
+
+def _events(run: Run) -> Json:
+    events: list[Json] = [{"type": "start", "timestamp": 1}]
+    for out in nbformat_outputs(run):
+        if out["output_type"] == "stream":
+            events.append({"type": out["name"], "text": out["text"], "timestamp": 2})
+        elif "data" in out:
+            named = {_TYPED_NAMES[mime]: out["data"][mime] for mime in out["data"]}
+            is_main = out["output_type"] == "execute_result"
+            events.append({"type": "result", **named, "is_main_result": is_main})
+        else:
+            error = {"name": out["ename"], "value": out["evalue"]}
+            told = ANSI_COLOURS.sub("", "\n".join(out["traceback"]))
+            events.append({"type": "error", **error, "traceback": told})
+    events.append({"type": "number_of_executions", "execution_count": run.execution_count})
+    return {"events": [*events, {"type": "end_of_execution"}]}
+
+
+def _messages(run: Run) -> Json:
+    def message(kind: str, content: Json, channel: str = "iopub") -> Json:
+        header = {"msg_type": kind, "msg_id": f"{kind}-1", "version": "5.3"}
+        envelope = {"header": header, "parent_header": {}, "metadata": {}, "channel": channel}
+        return {**envelope, "content": content}
+
+    messages = [message("status", {"execution_state": "busy"})]
+    for out in nbformat_outputs(run):
+        content = {key: value for key, value in out.items() if key != "output_type"}
+        messages.append(message(out["output_type"], content))
+    reply: Json = {"status": "ok", "execution_count": run.execution_count, "payload": []}
+    if (error := run.error) is not None:
+        named = {"ename": error["name"], "evalue": error["value"]}
+        reply |= {"status": "error", **named, "traceback": error["traceback"]}
+    messages.append(message("execute_reply", reply, "shell"))
+    return {"messages": [*messages, message("status", {"execution_state": "idle"})]}
+
+
 SHAPES: dict[ResultShape, Callable[[Run], Json]] = {
     "process": process,
     "process_returncode": _process_returncode,
@@ -321,6 +416,14 @@ SHAPES: dict[ResultShape, Callable[[Run], Json]] = {
     "error_string": _error_string,
     "error_object": _error_object,
     "error_traceback": _error_traceback,
+    "mcp": _mcp,
+    "mcp_words": _mcp_words,
+    "e2b": _e2b,
+    "azure": _azure,
+    "piston": _piston,
+    "gemini": _gemini,
+    "events": _events,
+    "messages": _messages,
 }
 
 

@@ -11,9 +11,13 @@ family         what it looks like
 ``text``       ``output``, ``text`` or ``result`` with ``success``, ``ok`` or ``error``
 ``nbformat``   ``outputs: […]``, ``cells: [{outputs}]``, ``notebook: {cells}``, messages
 ``typed``      ``results: [{text, png, html, …}]``, ``logs: {stdout, stderr}``, ``error: {…}``
-``content``    ``content: [{type: text, text}, {type: image, data, mimeType}]``, ``isError``
-``artifacts``  ``images``, ``plots``, ``figures``, ``files``: data, base64, URLs or paths
+``content``    ``content: [{type: text, text}, {type: image, data, mimeType}]``, ``isError``;
+               perhaps with the same as ``structuredContent``
+``artifacts``  ``images``, ``output_files``, ``image_base64``, …: data, base64, URLs or paths
 ``error``      ``error`` as text or object, ``traceback`` as text or list
+``events``     a list of ``{type: stdout, text}``, ``{type: error, …}``, ``{type: exit, code}``, …
+``run``        any of these in ``properties``, ``run`` or ``codeExecutionResult``, and under any
+               other name at the top; ``outcome`` and ``signal`` tell how it ended
 ``unknown``    anything else: shown in full as JSON, with a sentence that says so
 =============  ================================================================================
 
@@ -29,6 +33,7 @@ family         what it looks like
     values.py      single values: texts, numbers, JSON in strings
     parts.py       what was found so far, in its order
 
+What an answer tells in two forms is shown once, and where it tells of a failure, the cell fails.
 Nothing is dropped: fields that no family knows are shown as JSON below the results, but for those
 that `ivy_kernel.routes.decode.values` lists as book-keeping or as an echo of the cell.
 """

@@ -395,17 +395,35 @@ def drop_tag_of_event(fields: Fields) -> None:
             return
 
 
-def are_events(items: list[Any]) -> bool:
-    """Return whether a list is certainly one of events or messages of a run.
+def are_events(items: list[Any], *, surely: bool = False) -> bool:
+    """Return whether a list is one of events or messages of a run.
 
-    Users have lists of objects with a type, too: at least one must hold output or an error, and
-    all must be known.
+    Parameters
+    ----------
+    items
+        The list: all of it must be known, and something must hold output or an error.
+    surely
+        Whether it may be the user's own value, for users have lists of objects with a type, too.
+        Then something must be of a kind that is hardly chance: a message, text for a stream that
+        is named, or an error with its traceback.
     """
     kinds = [event_kind_of(item) for item in items]
     return all(kinds) and any(
-        kind == "message" or (kind in ("stream", "error", "result") and _has_payload(item))
+        kind == "message"
+        or ((_is_sure_event(item) if surely else kind in _TOLD_KINDS) and _has_payload(item))
         for kind, item in zip(kinds, items, strict=True)
     )
+
+
+_TOLD_KINDS = ("stream", "error", "result")
+
+
+def _is_sure_event(item: dict[str, Any]) -> bool:
+    fields = Fields(item)
+    inner = fields.peek("data")
+    error = Fields(inner) if isinstance(inner, dict) else fields
+    has_stream = tag_of_event(fields) in _STREAM_TYPES or fields.peek("stream") in _STREAM_TYPES
+    return has_stream or error.peek("traceback", "ename") is not None
 
 
 def _has_payload(item: dict[str, Any]) -> bool:

@@ -48,6 +48,8 @@ class ResultParts:
         The count that stands beside the outputs, not in one of them.
     clears_next
         Whether the next output replaces what was shown before it.
+    written
+        The stream that is being written, its output, and its pieces; ``None`` while none is.
     """
 
     stdout: list[str] = field(default_factory=list)
@@ -66,6 +68,7 @@ class ResultParts:
     reported: list[str] = field(default_factory=list)
     execution_count: int | None = None
     clears_next: bool = False
+    written: tuple[str, Output, list[str]] | None = None
 
     def has_content(self) -> bool:
         """Return whether anything that a user would look at has been found."""
@@ -89,13 +92,26 @@ class ResultParts:
         put(self.others, path, value)
 
     def write(self, name: str, text: str) -> None:
-        """Add what was written to a stream, at this place."""
+        """Add what was written to a stream, at this place; `join_written` ends it."""
         self.begin_output()
-        last = self.shown[-1] if self.shown else {}
-        if last.get("name") == name and not any(last is words for words in self.said):
-            last["text"] += text
+        if (
+            self.written
+            and self.written[0] == name
+            and self.shown
+            and self.shown[-1] is self.written[1]
+        ):
+            self.written[2].append(text)
         elif text:
-            self.shown.append(stream(name, text))
+            self.join_written()
+            output = stream(name, "")
+            self.shown.append(output)
+            self.written = (name, output, [text])
+
+    def join_written(self) -> None:
+        """Put together what was written in pieces, of which there may be very many."""
+        if self.written is not None:
+            self.written[1]["text"] = "".join(self.written[2])
+            self.written = None
 
     def clear(self, *, waits: bool) -> None:
         """Clear what is shown, at once or with the next output (message spec, "Clear output")."""
@@ -125,7 +141,8 @@ class ResultParts:
             Whether it is; ``None``: it is when both say exactly the same.
         """
         if is_repeated is None:
-            is_repeated = view.has_content() and view.pieces() == self.pieces()
+            both_say = self.has_content() and view.has_content()
+            is_repeated = both_say and view.pieces() == self.pieces()
         if is_repeated:
             self.has_failed = self.has_failed or bool(view.failures)
         else:
@@ -166,7 +183,7 @@ class ResultParts:
 
     def repeats(self, text: str) -> bool:
         """Return whether a text is, as a whole, what one part of the answer holds already."""
-        told = Counter(pieces_of_text(text))
+        told = Counter(pieces_of_text(text)) if self.has_content() else None
         if not told:
             return False
         results = [o for o in self.shown if o["output_type"] == "execute_result"]

@@ -166,6 +166,11 @@ def _add_object(fields: Fields, parts: ResultParts, path: str, depth: int) -> No
     take_streams(fields, parts)
     _take_cells(fields, parts, path, depth)
     _take_two_views(fields, parts, path, depth)
+    for name in ("events", "messages"):
+        items = fields.peek(name)
+        if isinstance(items, list) and items and all(event_kind_of(item) for item in items):
+            fields.drop(name)
+            _add_events(items, parts, _join(path, name), depth)
     for name in ("outputs", "results", "content"):
         items = fields.peek(name)
         if isinstance(items, list):
@@ -195,16 +200,23 @@ def _add_elements(items: list[Any], parts: ResultParts, path: str, depth: int) -
     if text is not None:
         parts.say(text)
         return
-    has_events = are_events(items)
+    if are_events(items):
+        _add_events(items, parts, path, depth)
+        return
     for number, item in enumerate(items):
-        kind = event_kind_of(item) if has_events else "item"
-        place = f"{path}[{number}]"
+        _add_element(item, parts, f"{path}[{number}]", depth)
+
+
+def _add_events(items: list[Any], parts: ResultParts, path: str, depth: int) -> None:
+    for number, item in enumerate(items):
+        kind, place = event_kind_of(item), f"{path}[{number}]"
         if kind == "message":
             _add_message(Fields(item), parts, place, depth)
         elif kind == "item":
             _add_element(item, parts, place, depth)
         else:
             _add_event(kind, Fields(item), parts, place, depth)
+    parts.join_written()
 
 
 _ENVELOPE_NAMES = ("header", "parent_header", "metadata", "msg_type", "msg_id", "buffers")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import re
@@ -216,7 +217,18 @@ _MEASURE_NAMES = re.compile(r"_(ms|milliseconds|seconds|ns|us|bytes|kb|mb|count|
 
 def snake_case(name: str) -> str:
     """Return a field's name as all names are compared."""
+    return _snake_case_of_short(name) if len(name) <= _SHORT_NAME_CHARS else _snake_case(name)
+
+
+_SHORT_NAME_CHARS = 40
+
+
+def _snake_case(name: str) -> str:
     return _HUMP.sub("_", name).lower().replace("-", "_").replace(" ", "_")
+
+
+# Lists of a hundred thousand events have the same few names.
+_snake_case_of_short = functools.lru_cache(maxsize=1024)(_snake_case)
 
 
 class Fields:

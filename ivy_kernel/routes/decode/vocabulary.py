@@ -7,7 +7,7 @@ import signal
 from typing import Any
 
 from ivy_kernel.routes.decode.files import has_data_or_place, is_picture_name
-from ivy_kernel.routes.decode.items import are_events, is_item, take_count
+from ivy_kernel.routes.decode.items import are_events, event_kind_of, is_item, take_count
 from ivy_kernel.routes.decode.parts import ResultParts, stream
 from ivy_kernel.routes.decode.tracebacks import tells_timeout
 from ivy_kernel.routes.decode.values import (
@@ -89,8 +89,7 @@ _REPLY_TEXT_NAMES = frozenset(
 _NOTEBOOK_NAMES = frozenset(["cells", "metadata", "nbformat", "nbformat_minor"])
 # Names that mark an answer only where their value is a list; others use them for other things.
 _KNOWN_AS_LIST = ("cells", "results", "content")
-# Names that mark an answer where there is any text in them.
-_KNOWN_AS_TEXT = ("error_code", "error_type", "error_message")
+_NAMES_OF_FAILURES = frozenset(["type", "error_code", "error_type", "error_message", "message"])
 
 
 def is_known(value: Any, depth: int = 0) -> bool:
@@ -112,13 +111,13 @@ def is_known(value: Any, depth: int = 0) -> bool:
         return True
     if any(isinstance(fields.peek(name), str) for name in TEXT_NAMES):
         return True
-    if any(isinstance(fields.peek(name), str) and fields.peek(name) for name in _KNOWN_AS_TEXT):
+    if isinstance(fields.peek("error_code"), str) and set(fields.names()) <= _NAMES_OF_FAILURES:
         return True
     for name in filter(is_picture_name, fields.names()):
         pictures = fields.peek(name)
-        if isinstance(pictures, list) or are_named_pictures(pictures):
+        if isinstance(pictures, list) or (name.endswith("s") and are_named_pictures(pictures)):
             return True
-    if any(fields.peek(name) is True for name in TIMED_OUT_NAMES) or states_of(fields):
+    if any(fields.peek(name) is True for name in TIMED_OUT_NAMES) or _has_plain_state(fields):
         return True
     if isinstance(fields.peek("body"), str) and isinstance(fields.peek("status_code"), int):
         return True
@@ -126,6 +125,27 @@ def is_known(value: Any, depth: int = 0) -> bool:
         return True
     names = (*VALUE_NAMES, *TEXT_NAMES, *WRAPPER_NAMES)
     return any(is_answer(fields.peek(name), depth + 1) for name in names)
+
+
+def _has_plain_state(fields: Fields) -> bool:
+    """Return whether a status is one plain word; longer ones may be of a user's own value."""
+    for name in ("status", "state", "outcome"):
+        word = fields.peek(name)
+        is_plain = isinstance(word, str) and (
+            snake_case(word.strip()) in _PLAIN_STATES or word.startswith("OUTCOME_")
+        )
+        if is_plain and (name != "outcome" or word.startswith("OUTCOME_")):
+            return True
+    return False
+
+
+_PLAIN_STATES = frozenset(
+    [
+        *("ok", "success", "succeeded", "successful", "complete", "completed", "done", "finished"),
+        *("error", "failed", "failure", "errored", "aborted", "crashed", "killed", "cancelled"),
+        *("canceled", "timeout", "timed_out", "timedout", "time_limit_exceeded"),
+    ]
+)
 
 
 def holds_answer(value: dict[str, Any]) -> bool:
@@ -170,6 +190,9 @@ def _is_surely_answer(value: dict[str, Any], depth: int) -> bool:
         return isinstance(inner, (dict, str)) and is_answer(inner, depth + 1)
     if len(names) == 1 and names <= {*WRAPPER_NAMES, *NAMES_OF_RUNS}:
         return is_run(next(iter(value.values())), depth + 1)
+    fields = Fields(value)
+    if isinstance(fields.peek("run"), dict) and is_process(fields.peek("run")):
+        return True
     is_flagged = any(
         isinstance(value[key], bool) and snake_case(key) in ("success", "ok", "is_error")
         for key in value
@@ -178,11 +201,11 @@ def _is_surely_answer(value: dict[str, Any], depth: int) -> bool:
     return has_text and (is_flagged or ("error" in names and len(names) == 2))
 
 
-def _are_items(value: Any) -> bool:
+def _are_items(value: Any, *, surely: bool = True) -> bool:
     """Return whether a value is a list of nothing but outputs, content parts or events."""
     if not isinstance(value, list) or not value:
         return False
-    return all(is_item(item) for item in value) or are_events(value)
+    return all(is_item(item) for item in value) or are_events(value, surely=surely)
 
 
 def says_that_it_failed(value: Any) -> bool:
@@ -206,14 +229,19 @@ def is_answer_by_itself(value: Any, depth: int) -> bool:
         return _are_items(value) or any(_has_code_result(item) for item in value)
     if not isinstance(value, dict):
         return False
-    has_items = any(_are_items(value.get(name)) for name in ("outputs", "content", "results"))
-    return is_item(value) or is_process(value) or has_items
+    has_items = _are_items(value.get("outputs"), surely=False) or any(
+        _are_items(value.get(name)) for name in ("content", "results")
+    )
+    has_outcome = {"outcome", "output"} <= set(Fields(value).names())
+    return is_item(value) or is_process(value) or has_items or has_outcome
 
 
 def is_run(value: Any, depth: int) -> bool:
     """Return whether what stands under a name of a run is an answer, or holds one."""
     if is_answer_by_itself(value, depth):
         return True
+    if isinstance(value, list):
+        return bool(value) and all(event_kind_of(item) for item in value)
     return (
         isinstance(value, dict)
         and depth <= DESCENT_LIMIT
@@ -379,7 +407,8 @@ def take_flags(fields: Fields, parts: ResultParts, *, has_streams: bool) -> bool
             parts.notes.append("The platform cut this output short.")
     is_bad = _take_states(fields, parts) or is_bad
     status_code = fields.peek("status_code")
-    if isinstance(status_code, int) and status_code in range(100, 600):
+    # Beside a body it is that of a proxy; elsewhere it may be of what the code has fetched.
+    if isinstance(status_code, int) and status_code in range(100, 600) and "body" in fields:
         fields.drop("status_code")
         if status_code >= _FIRST_BAD_STATUS:
             is_bad = True

@@ -160,6 +160,31 @@ def test_printed_json_is_not_taken_for_an_answer(printed: str) -> None:
     assert decoded.error is None
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"outcome": "rejected", "p": 0.02},
+        {"status": "3 failed reads", "reads": 12},
+        {"error_type": "type I", "alpha": 0.05},
+        {"status_code": 404, "url": "https://example.org"},
+        {"image": "python:3.12", "layers": 7},
+        {"run": {"loss": 0.1}},
+        {"properties": {"length": 393}},
+        [{"type": "start", "position": 5}, {"type": "end", "position": 9}],
+        [{"type": "error", "message": "frame shift"}, {"type": "result", "value": "stop"}],
+        {"messages": [{"role": "user", "content": "hello"}]},
+    ],
+    ids=str,
+)
+def test_a_value_of_the_users_own_is_not_taken_for_an_answer(value: Any) -> None:
+    """A value is shown as it is, whatever words it uses, and fails nothing."""
+    decoded = decode_result({"stdout": "", "exitCode": 0, "result": value})
+
+    assert decoded.error is None
+    assert [output["output_type"] for output in decoded.outputs] == ["execute_result"]
+    assert decoded.outputs[0]["data"]["application/json"] == value
+
+
 @pytest.mark.parametrize("text", [f"{PNG}\n", f"data:image/png;base64,{PNG}\n", "data:,0", PNG])
 def test_printed_base64_is_not_taken_for_a_picture(text: str) -> None:
     """Base64 and data URIs that the user prints are shown as printed."""

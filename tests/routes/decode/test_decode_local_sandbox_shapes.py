@@ -13,7 +13,7 @@ from ivy_kernel.local_sandbox.simulation.platforms import CASES, NESTINGS, SHAPE
 from ivy_kernel.local_sandbox.tools import shaped
 from ivy_kernel.routes.decode.result import UNKNOWN_HINT, DecodedResult, decode_result
 
-WITHOUT_PICTURES = ("process", "text", "error")
+WITHOUT_PICTURES = ("process", "text", "error", "mcp", "azure", "piston", "gemini")
 
 every_family = pytest.mark.parametrize("family", SHAPES)
 
