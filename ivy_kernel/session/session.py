@@ -20,8 +20,8 @@ from ivy_kernel.errors import (
 from ivy_kernel.models import Cell, Json, Message, Outcome, Sink
 from ivy_kernel.routes.agent.options import AgentOptions
 from ivy_kernel.routes.base import LiveKernel, Route
-from ivy_kernel.routes.events import AgentLost, Event, Unreachable
-from ivy_kernel.routes.one_call import NamedTool
+from ivy_kernel.routes.events import AgentLost, EndingCall, Event, Unreachable
+from ivy_kernel.routes.one_call import NamedTool, NotebookRoute
 from ivy_kernel.routes.outcomes import TERMINATED, show_error, show_ivy_error, succeeded
 from ivy_kernel.session.gate import SandboxGate
 from ivy_kernel.session.lifecycle import Lifecycle
@@ -287,6 +287,12 @@ class Session:
     def busy(self) -> bool:
         """Whether a cell is under way."""
         return self._run is not None
+
+    @property
+    def ending(self) -> EndingCall | None:
+        """The call that ends the running cell in the sandbox, where there is one."""
+        route = self._choice.route
+        return route.ending if isinstance(route, NotebookRoute) else None
 
     @property
     def fresh_wanted(self) -> bool:

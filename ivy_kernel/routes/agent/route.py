@@ -21,6 +21,7 @@ from ivy_kernel.errors import (
 from ivy_kernel.models import Cell, Channel, Fate, Json, Message, Outcome, Sink
 from ivy_kernel.routes.agent.calls import ToolCall
 from ivy_kernel.routes.agent.connection import AgentConnection
+from ivy_kernel.routes.agent.frames import fate_of
 from ivy_kernel.routes.agent.options import AgentOptions
 from ivy_kernel.routes.agent.requests import (
     OutgoingMessage,
@@ -28,7 +29,6 @@ from ivy_kernel.routes.agent.requests import (
     RequestEndedError,
     RequestTable,
     execute_content,
-    fate_of,
     header_of,
 )
 from ivy_kernel.routes.base import LiveKernel, RouteListener, RouteName
@@ -39,7 +39,7 @@ from ivy_kernel.routes.events import (
     KernelDied,
     Unreachable,
 )
-from ivy_kernel.routes.outcomes import ERROR_NAMES, TERMINATED, show_error
+from ivy_kernel.routes.outcomes import ERROR_NAMES, NOT_STOPPED, TERMINATED, show_error
 
 Interrupted = Literal["sent", "armed", "finished", "unreachable"]
 
@@ -54,11 +54,6 @@ GIVE_UP_SECONDS = 3.0
 CONTROL_SECONDS = 60.0
 
 TERMINATED_BEFORE = "The sandbox was terminated. Nothing of this cell was run."
-
-NOT_STOPPED = (
-    "It did not stop when it was interrupted twice, so it is no longer waited for. It may be still "
-    "running in the sandbox, and the next cell waits for it; restarting the kernel ends it."
-)
 
 
 class AgentRoute:
@@ -261,12 +256,9 @@ class AgentRoute:
         A request that has provably not reached the agent is withdrawn, now or as soon as that is
         known; the agent is asked to interrupt it all the same while it may have arrived.
 
-        Returns
-        -------
-        str
-            ``sent``: it was running and the kernel has been signalled. ``armed``: it has not begun,
-            and will be stopped when it does. ``finished``: there is nothing to stop, or no longer.
-            ``unreachable``: the agent could not be asked in time; later calls go on asking.
+        Returns ``sent``: it was running and the kernel has been signalled. ``armed``: it has not
+        begun, and will be stopped when it does. ``finished``: there is nothing to stop, or no
+        longer. ``unreachable``: the agent could not be asked in time; later calls go on asking.
         """
         pending = self._table.get(message_id)
         if pending is not None:
