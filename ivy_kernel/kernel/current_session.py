@@ -144,7 +144,7 @@ class CurrentSession:
         """See `CellRunner.before_shutdown`."""
         self._registration.unregister()
         if restart:
-            self._mark.set(self._chats | {record.chat for record in self._agents.all()})
+            self._mark.set({*self._chats, *(record.chat for record in self._agents.all())})
         else:
             self._mark.remove_all()
 

@@ -51,11 +51,6 @@ def session_key_of(connection_file: str) -> str:
     return hashlib.sha256(f"{platform.node()}\n{path}".encode()).hexdigest()[:20]
 
 
-def _path_of(name: str, chat: Chat) -> Path:
-    which = hashlib.sha256("\n".join(chat).encode()).hexdigest()[:16]
-    return Path(jupyter_runtime_dir()) / f"{name}-{which}"
-
-
 class RestartMark:
     """The marks of one kernel, found by the name of its connection file; a file for each chat.
 
@@ -76,24 +71,28 @@ class RestartMark:
             self._is_ending = True
             for chat in chats:
                 with suppress(OSError):
-                    _path_of(self._name, chat).touch(mode=0o600)
+                    self._path(chat).touch(mode=0o600)
 
     def is_set(self, chat: Chat) -> bool:
         """Called by the process that begins, when it is about to use a chat."""
-        return _path_of(self._name, chat).exists()
+        return self._path(chat).exists()
 
     def remove(self, chat: Chat) -> None:
         """Called when the chat's namespace is known to be empty."""
         # A cell may end just after `set`, on another thread; its mark is for the next process.
         with self._lock, suppress(OSError):
             if not self._is_ending:
-                _path_of(self._name, chat).unlink(missing_ok=True)
+                self._path(chat).unlink(missing_ok=True)
 
     def remove_all(self) -> None:
         """Called when the kernel ends for good."""
         with suppress(OSError):
             for path in Path(jupyter_runtime_dir()).glob(f"{self._name}-*"):
                 path.unlink(missing_ok=True)
+
+    def _path(self, chat: Chat) -> Path:
+        which = hashlib.sha256("\n".join(chat).encode()).hexdigest()[:16]
+        return Path(jupyter_runtime_dir()) / f"{self._name}-{which}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +141,7 @@ class AgentRecords:
             chat[0], chat[1], campaign_id, ending.tool, ending.code, ending.call_id
         )
         with suppress(OSError):
-            private_file.write_json(_path_of(self._name, chat), asdict(record))
+            private_file.write_json(self._path(chat), asdict(record))
 
     def all(self) -> list[AgentRecord]:
         """Return the records of this process and of those before it."""
@@ -156,14 +155,18 @@ class AgentRecords:
         """Called when the agent has ended; a newer record of the chat stays."""
         if self._is_kept(record):
             with suppress(OSError):
-                _path_of(self._name, record.chat).unlink(missing_ok=True)
+                self._path(record.chat).unlink(missing_ok=True)
 
     def fail(self, record: AgentRecord, failure: str) -> None:
         """Keep why the agent could not be ended, for the next process to tell."""
         if self._is_kept(record):
             with suppress(OSError):
                 failed = {**asdict(record), "failure": failure}
-                private_file.write_json(_path_of(self._name, record.chat), failed)
+                private_file.write_json(self._path(record.chat), failed)
+
+    def _path(self, chat: Chat) -> Path:
+        which = hashlib.sha256("\n".join(chat).encode()).hexdigest()[:16]
+        return Path(jupyter_runtime_dir()) / f"{self._name}-{which}"
 
     def _is_kept(self, record: AgentRecord) -> bool:
         return any(kept.call_id == record.call_id for kept in self.all())
