@@ -183,7 +183,7 @@ class CurrentSession:
         """See `CellRunner.before_shutdown`."""
         self._registration.unregister()
         if restart:
-            self._mark.set({*self._chats} | {record.chat for record in self._agents.all()})
+            self._mark.set({*self._chats, *(record.chat for record in self._agents.all())})
         else:
             self._mark.remove_all()
 
@@ -194,6 +194,10 @@ class CurrentSession:
         """
         if self.session is not None:
             if self.session.busy:
+                ending = self.session.ending
+                if ending is not None:
+                    campaign_id = self.session.lifecycle.campaign_id
+                    self._agents.add(self._chat, campaign_id, ending)
                 with suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self.session.interrupt(), INTERRUPT_SECONDS)
             # An agent on record is ended below; one that is being started just now, here.

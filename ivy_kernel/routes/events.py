@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import signal
+from dataclasses import dataclass, field
 from typing import Literal
 
 
@@ -39,7 +40,7 @@ class AgentOpened:
 
     is_found: bool
     running: tuple[str, ...] = ()
-    ending: EndingCall | None = None
+    ending: EndingCall | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,25 @@ class KernelReady:
     python_version: str
     working_directory: str
     features: tuple[str, ...] = ()
+
+
+def describe_death(exit_code: int) -> str:
+    """Return why a kernel with this exit code has ended, as far as the code tells."""
+    if exit_code == -signal.SIGKILL:
+        return "its Python was killed, most often because the memory ran out"
+    if exit_code < 0:
+        try:
+            name = signal.Signals(-exit_code).name
+        except ValueError:
+            name = f"signal {-exit_code}"
+        return f"its Python crashed ({name})"
+    return f"its Python ended by itself with exit code {exit_code}"
+
+
+def last_line(log: str) -> str:
+    """Return the last line that is not empty: of a traceback, the error."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    return lines[-1] if lines else "it wrote nothing that tells why."
 
 
 @dataclass(frozen=True, slots=True)

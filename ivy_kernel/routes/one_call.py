@@ -14,6 +14,7 @@ from ivy_kernel.errors import IvyError, RouteError, SandboxLostError
 from ivy_kernel.models import Cell, Json, Message, Outcome, Sink
 from ivy_kernel.routes.base import Namespace, RouteName
 from ivy_kernel.routes.decode.result import decode_result
+from ivy_kernel.routes.events import EndingCall
 from ivy_kernel.routes.outcomes import failed, show_error, succeeded
 from ivy_kernel.routes.tools import NOTEBOOK_TOOL, PYTHON_TOOL, Probe, SandboxTools, strings_in
 
@@ -460,6 +461,11 @@ class NotebookRoute(OneCallRoute):
             signal.add_done_callback(self._signals.discard)
             await asyncio.wait({signal}, timeout=INTERRUPT_SEND_SECONDS)
         self._call.stop()
+
+    @property
+    def ending(self) -> EndingCall | None:
+        """The script that ends the running cell; ``None`` while none runs, or can be told apart."""
+        return self._probe.ending_call() if self._probe and self._call.running else None
 
     async def close(self, *, keep: bool) -> None:
         """Stop waiting for a call, and for signals on their way."""

@@ -25,6 +25,11 @@ from ivy_kernel.models import Fate, Json, Message, Outcome, Sink
 RED, PLAIN = "\x1b[0;31m", "\x1b[0m"
 
 
+NOT_STOPPED = (
+    "It did not stop when it was interrupted twice, so it is no longer waited for. It may be still "
+    "running in the sandbox, and the next cell waits for it; restarting the kernel ends it."
+)
+
 TERMINATED = (
     "The sandbox was terminated while this cell was running, which ended the cell. How far it had "
     "come is not known."

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ivy_kernel.errors import BadRequestError, IvyError, RouteError
+from ivy_kernel.routes.agent.programs import BEGIN, END, new_call_id
+from ivy_kernel.routes.events import EndingCall
 
 if TYPE_CHECKING:
     # For annotations only: the command line of a cell reads the table, and must not load httpx.
@@ -195,6 +197,40 @@ class Probe:
     process_id: int
     process_start: str
     python_version: str
+
+    def ending_call(self) -> EndingCall | None:
+        """Return the call that ends the cell that this Python runs; ``None`` without ``/proc``."""
+        if not self.process_start:
+            return None
+        call_id = new_call_id()
+        code = END_CELL.format(
+            pid=self.process_id, start=self.process_start, begin=BEGIN, end=END, call_id=call_id
+        )
+        return EndingCall(PYTHON_TOOL, code, call_id)
+
+
+# ipykernel ignores SIGINT (the second bit) between cells, and while one waits in system(), which
+# ignores SIGQUIT (the third), too. Another kernel of the platform's is only interrupted.
+END_CELL = """\
+import os, signal, time
+def read(name):
+    with open('/proc/{pid}/' + name) as f:
+        return f.read()
+def runs():
+    ignored = [l for l in read('status').splitlines() if l.startswith('SigIgn:')]
+    return int(ignored[0].split()[1], 16) & 6 != 2
+try:
+    if read('stat').rsplit(')', 1)[1].split()[19] == '{start}':
+        until = time.monotonic() + 2
+        os.kill({pid}, signal.SIGINT)
+        while runs() and time.monotonic() < until:
+            time.sleep(0.05)
+        if runs() and 'ipykernel' in read('cmdline'):
+            os.kill({pid}, signal.SIGKILL)
+except OSError:
+    pass
+print('\\n{begin}{call_id}\\n!2 ended\\n{end}{call_id}')
+"""
 
 
 @dataclass(slots=True)

@@ -23,8 +23,8 @@ from ivy_kernel.errors import (
 from ivy_kernel.models import Cell, Json, Message, Outcome, Sink
 from ivy_kernel.routes.agent.options import AgentOptions
 from ivy_kernel.routes.base import LiveKernel, Namespace, Route
-from ivy_kernel.routes.events import AgentLost, Disconnected, Event, Unreachable
-from ivy_kernel.routes.one_call import NamedTool
+from ivy_kernel.routes.events import AgentLost, Disconnected, EndingCall, Event, Unreachable
+from ivy_kernel.routes.one_call import NamedTool, NotebookRoute
 from ivy_kernel.routes.outcomes import (
     ENDED_UNDER_CELL,
     TERMINATED,
@@ -347,6 +347,12 @@ class Session:
     def busy(self) -> bool:
         """Whether a cell is under way."""
         return self._run is not None
+
+    @property
+    def ending(self) -> EndingCall | None:
+        """The call that ends the running cell in the sandbox, where there is one."""
+        route = self._choice.route
+        return route.ending if isinstance(route, NotebookRoute) else None
 
     @property
     def fresh_wanted(self) -> bool:

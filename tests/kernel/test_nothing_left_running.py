@@ -118,6 +118,33 @@ def test_a_cell_that_swallows_interrupts_is_ended(start_kernel: StartKernel, how
 
 
 @pytest.mark.parametrize("how", ["restart", "shutdown"])
+def test_a_cell_of_the_notebook_tool_is_ended_too(
+    start_kernel: StartKernel, server: RunningSandbox, how: str
+) -> None:
+    """By the end of that tool's process, if the cell does not stop otherwise."""
+    kernel = start_kernel(IVY_ROUTE="notebook")
+    kernel.run("kept = 1")
+    process = psutil.Process(int(str(kernel.run("import os; os.getpid()").result)))
+    kernel.submit("open('began', 'w').close()" + STUBBORN)
+    until(lambda: list(server.root.glob("*/began")), "the cell runs")
+    end(kernel, how)
+    check_nothing_left(kernel, [process])
+
+
+def test_a_process_of_the_notebook_tool_is_kept_where_its_cell_stops(
+    start_kernel: StartKernel, server: RunningSandbox, chat_id: str
+) -> None:
+    """All notebooks of a chat share its variables there."""
+    kernel, other = start_kernel(chat_id=chat_id), start_kernel(chat_id=chat_id)
+    other.run("kept = 1; import os, time")
+    kernel.submit("open('began', 'w').close(); time.sleep(60)")
+    until(lambda: list(server.root.glob("*/began")), "the cell runs")
+    kernel.stop()
+    check_nothing_left(kernel, [])
+    assert other.run("kept").result == "1"
+
+
+@pytest.mark.parametrize("how", ["restart", "shutdown"])
 def test_chats_attached_earlier_are_ended_too(
     start_kernel: StartKernel, chats: tuple[str, str], how: str
 ) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from ivy_kernel.errors import AnswerError
-from ivy_kernel.models import Channel, Json, Message
+from ivy_kernel.models import Channel, Fate, Json, Message
 from ivy_kernel.routes.agent.programs import BEGIN, END
 
 # -- the log
@@ -145,6 +145,28 @@ def to_message(record: Json) -> Message | None:
         header=header,
         parent_header=parent,
     )
+
+
+def is_execute_reply(message: Message) -> bool:
+    """Whether a message is what a front end takes for a cell's reply (message spec, "Execute")."""
+    content = message.content
+    if message.msg_type != "execute_reply":
+        return False
+    if content.get("status") != "error":
+        return content.get("status") in ("ok", "abort", "aborted")
+    traceback = content.get("traceback")
+    texts = (content.get("ename"), content.get("evalue"))
+    is_traceback = isinstance(traceback, list) and all(isinstance(each, str) for each in traceback)
+    return is_traceback and all(isinstance(text, str) for text in texts)
+
+
+def fate_of(reply: Json, *, was_interrupted: bool) -> Fate:
+    """Return the fate that a reply tells of its cell."""
+    if reply.get("status") == "ok":
+        return "succeeded"
+    if was_interrupted and reply.get("ename") == "KeyboardInterrupt":
+        return "interrupted"
+    return "failed"
 
 
 # -- responses

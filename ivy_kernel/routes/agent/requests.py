@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import secrets
-import signal
 from collections import deque
 from collections.abc import Coroutine
 from dataclasses import dataclass
@@ -19,9 +18,16 @@ from typing import Any, TypeVar
 from ivy_kernel.errors import SandboxError, SandboxLostError
 from ivy_kernel.models import Cell, Channel, Fate, Json, Message, Sink
 from ivy_kernel.routes.agent.calls import Submission
-from ivy_kernel.routes.agent.frames import to_message
+from ivy_kernel.routes.agent.frames import is_execute_reply, to_message
 from ivy_kernel.routes.base import BackgroundListener, Namespace
-from ivy_kernel.routes.events import Arrival, KernelDied, KernelReady, OutputDropped
+from ivy_kernel.routes.events import (
+    Arrival,
+    KernelDied,
+    KernelReady,
+    OutputDropped,
+    describe_death,
+    last_line,
+)
 
 Result = TypeVar("Result")
 
@@ -233,25 +239,6 @@ LOCALLY_SENT_TYPES = ("status", "execute_input")
 
 FINISHED_KEPT = 256
 """The number of ids of ended requests that are kept, to recognise their late messages."""
-
-
-def describe_death(exit_code: int) -> str:
-    """Return why a kernel with this exit code has ended, as far as the code tells."""
-    if exit_code == -signal.SIGKILL:
-        return "its Python was killed, most often because the memory ran out"
-    if exit_code < 0:
-        try:
-            name = signal.Signals(-exit_code).name
-        except ValueError:
-            name = f"signal {-exit_code}"
-        return f"its Python crashed ({name})"
-    return f"its Python ended by itself with exit code {exit_code}"
-
-
-def last_line(log: str) -> str:
-    """Return the last line that is not empty: of a traceback, the error."""
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
-    return lines[-1] if lines else "it wrote nothing that tells why."
 
 
 class RequestTable:
@@ -502,25 +489,3 @@ def execute_content(cell: Cell) -> Json:
         "allow_stdin": cell.allow_stdin,
         "stop_on_error": False,
     }
-
-
-def is_execute_reply(message: Message) -> bool:
-    """Whether a message is what a front end takes for a cell's reply (message spec, "Execute")."""
-    content = message.content
-    if message.msg_type != "execute_reply":
-        return False
-    if content.get("status") != "error":
-        return content.get("status") in ("ok", "abort", "aborted")
-    traceback = content.get("traceback")
-    texts = (content.get("ename"), content.get("evalue"))
-    is_traceback = isinstance(traceback, list) and all(isinstance(each, str) for each in traceback)
-    return is_traceback and all(isinstance(text, str) for text in texts)
-
-
-def fate_of(reply: Json, *, was_interrupted: bool) -> Fate:
-    """Return the fate that a reply tells of its cell."""
-    if reply.get("status") == "ok":
-        return "succeeded"
-    if was_interrupted and reply.get("ename") == "KeyboardInterrupt":
-        return "interrupted"
-    return "failed"

@@ -22,6 +22,7 @@ from ivy_kernel.models import Cell, Channel, Fate, Json, Message, Outcome, Sink
 from ivy_kernel.routes.agent.calls import ToolCall
 from ivy_kernel.routes.agent.connection import AgentConnection, holder_of
 from ivy_kernel.routes.agent.failures import EndOfSandbox
+from ivy_kernel.routes.agent.frames import fate_of
 from ivy_kernel.routes.agent.options import AgentOptions
 from ivy_kernel.routes.agent.requests import (
     OutgoingMessage,
@@ -29,7 +30,6 @@ from ivy_kernel.routes.agent.requests import (
     RequestEndedError,
     RequestTable,
     execute_content,
-    fate_of,
     header_of,
 )
 from ivy_kernel.routes.base import LiveKernel, Namespace, RouteListener, RouteName
@@ -46,6 +46,7 @@ from ivy_kernel.routes.outcomes import (
     ENDED_UNDER_CELL,
     ERROR_NAMES,
     NOT_RUN,
+    NOT_STOPPED,
     TERMINATED,
     show_error,
 )
@@ -63,11 +64,6 @@ GIVE_UP_SECONDS = 3.0
 CONTROL_SECONDS = 60.0
 
 TERMINATED_BEFORE = "The sandbox was terminated."
-
-NOT_STOPPED = (
-    "It did not stop when it was interrupted twice, so it is no longer waited for. It may be still "
-    "running in the sandbox, and the next cell waits for it; restarting the kernel ends it."
-)
 
 
 class AgentRoute:
@@ -289,12 +285,9 @@ class AgentRoute:
         A request that has provably not reached the agent is withdrawn, now or as soon as that is
         known; the agent is asked to interrupt it all the same while it may have arrived.
 
-        Returns
-        -------
-        str
-            ``sent``: it was running and the kernel has been signalled. ``armed``: it has not begun,
-            and will be stopped when it does. ``finished``: there is nothing to stop, or no longer.
-            ``unreachable``: the agent could not be asked in time; later calls go on asking.
+        Returns ``sent``: it was running and the kernel has been signalled. ``armed``: it has not
+        begun, and will be stopped when it does. ``finished``: there is nothing to stop, or no
+        longer. ``unreachable``: the agent could not be asked in time; later calls go on asking.
         """
         pending = self._table.get(message_id)
         if pending is not None:
