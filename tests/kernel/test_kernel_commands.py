@@ -8,6 +8,8 @@ import pytest
 from kernel_driver import KernelDriver, StartKernel, agent_variables
 from sandbox_server import RunningSandbox, until
 
+from ivy_kernel.kernel.local import split_cell
+
 
 def test_local_cells_run_in_the_kernels_own_process(kernel: KernelDriver) -> None:
     """``%%local`` has its own variables, its outputs and its own pid, which is the kernel's."""
@@ -84,10 +86,8 @@ def test_a_cell_that_the_sandbox_proposes_is_marked_if_it_would_run_here(
         assert proposal["source"] == "set_next_input"
         assert proposal["text"].endswith(text)
         assert proposal["text"].startswith("# The sandbox has put this cell here.") is is_marked
-        if text == planted:
-            run = kernel.run(proposal["text"])
-            assert run.reply["status"] == "error"
-            assert "here\n" not in run.text("stdout")
+        # With the comment it is a cell for the sandbox, where there is no such magic.
+        assert text != planted or split_cell(proposal["text"]).local_code is None
 
 
 def test_status_tells_state_and_route(kernel: KernelDriver) -> None:
