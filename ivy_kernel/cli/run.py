@@ -432,7 +432,9 @@ class _WatchedClient(NotebookClient):
         with contextlib.suppress(RuntimeError):  # outside of the main thread there are no signals
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, self._on_signal, number)
-        await super().async_start_new_kernel(**keywords)
+        # Older debuggers, which ipykernel imports, warn of a Python that has frozen modules.
+        quiet = {**os.environ, "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
+        await super().async_start_new_kernel(**{"env": quiet, **keywords})
 
     async def end_kernel(self) -> None:
         """End the kernel's process, if a signal has left it there. Called at the end of a run."""

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, Protocol
 
 from traitlets.config import Config
@@ -18,7 +20,7 @@ from traitlets.config import Config
 from ivy_kernel.errors import IvyError, UsageError
 from ivy_kernel.kernel.comms import Comms, LocalComms, RemoteComms
 from ivy_kernel.kernel.current_session import CurrentSession
-from ivy_kernel.kernel.local import marked_proposals, split_cell
+from ivy_kernel.kernel.local import marked_proposals, runs_locally, split_cell
 from ivy_kernel.magics.cell import run_cell
 from ivy_kernel.magics.commands import run_command
 from ivy_kernel.magics.options import HelpAskedError, parse_cell_options
@@ -26,7 +28,7 @@ from ivy_kernel.models import Cell, Json, Message, Outcome, Sink
 from ivy_kernel.routes.base import LiveKernel
 from ivy_kernel.routes.events import AgentLost, Event, KernelDied, KernelReady
 from ivy_kernel.routes.outcomes import show_command_error, show_error, succeeded
-from ivy_kernel.session.describe import event_sentence
+from ivy_kernel.session.describe import NO_SUCH_FILE, event_sentence, missing_file_hint
 from ivy_kernel.session.output import front_end_throttle
 from ivy_kernel.session.output_limit import OutputLimit
 from ivy_kernel.session.session import Session
@@ -53,6 +55,11 @@ class CellSink:
     shows_progress
         Whether the start of a sandbox is shown. A runner such as nbval compares all that a hidden
         cell shows with the saved notebook, where no progress is.
+
+    Attributes
+    ----------
+    complaints
+        Texts that the cell has printed about files that are not there.
     """
 
     def __init__(
@@ -63,6 +70,7 @@ class CellSink:
         self._reply_to_input = reply_to_input
         self._has_shown = False
         self._replying: set[asyncio.Task[None]] = set()
+        self.complaints: list[str] = []
 
     def __call__(self, message: Message) -> None:
         """Take one message."""
@@ -73,6 +81,8 @@ class CellSink:
         elif message.msg_type == "clear_output" and self._has_shown:
             # It would clear the whole cell, so only the progress's own display is emptied.
             message = blanked(message)
+        if message.msg_type == "stream" and NO_SUCH_FILE in message.content["text"]:
+            self.complaints = [*self.complaints[-9:], message.content["text"]]
         if message.channel == "stdin":
             replying = asyncio.ensure_future(self._reply_to_input(message))
             self._replying.add(replying)
@@ -202,6 +212,9 @@ class CellRunner:
             is_behind=lambda: self._throttle.is_behind,
         )
         self._following = False
+        self._directory = ""  # Jupyter starts kernels in the notebook's
+        with suppress(OSError):  # it may have been removed
+            self._directory = os.getcwd()  # noqa: PTH109 - local cells may change it later
         self.features: list[str] = []
         self._throttle = front_end_throttle(
             host.publish,
@@ -240,6 +253,9 @@ class CellRunner:
         self._sink = sink
         try:
             outcome = await self._run(cell, sink)
+            is_amiss = sink.complaints or outcome.reply["status"] == "error"
+            if is_amiss and self._directory and not runs_locally(cell.code):
+                self._hint_at_files_here(outcome, sink)
             self._current.cell_ended()
             await self._finish_showing()
         finally:
@@ -268,6 +284,19 @@ class CellRunner:
             return show_command_error(sink, exc)
         except asyncio.CancelledError:  # by `interrupt`, during a command or its question
             return show_error(sink, "KeyboardInterrupt", "Interrupted.", "interrupted")
+
+    def _hint_at_files_here(self, outcome: Outcome, sink: CellSink) -> None:
+        """Say so when the cell has missed a file that is beside the notebook."""
+        live = self._current.live
+        with suppress(IvyError, OSError):  # settings that cannot be read are told elsewhere
+            hint = missing_file_hint(
+                outcome.reply,
+                sink.complaints,
+                Path(self._directory),
+                is_local=live.current().is_local,
+            )
+            if hint:
+                self._show_note(hint)
 
     def _check_local_allowed(self) -> None:
         settings = self._current.live.current()

@@ -10,6 +10,7 @@ import time
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from IPython.core.magic import Magics, line_cell_magic, magics_class
@@ -24,7 +25,7 @@ from ivy_kernel.magics.waiting import Post, ask_user, loop_thread, wait_in_cell
 from ivy_kernel.models import Cell, Json, Message, Outcome, Sink
 from ivy_kernel.routes.base import Namespace
 from ivy_kernel.routes.events import AgentLost, Event, KernelDied
-from ivy_kernel.session.describe import event_sentence
+from ivy_kernel.session.describe import NO_SUCH_FILE, event_sentence, missing_file_hint
 from ivy_kernel.session.kernel_registry import KernelRegistration, kernel_id_of
 from ivy_kernel.session.open import identity, open_lifecycle, open_session
 from ivy_kernel.session.output import front_end_throttle
@@ -198,9 +199,13 @@ class _MagicCell:
         throttle = front_end_throttle(post, limit=OutputLimit(settings.output_limit_bytes))
         replying: set[asyncio.Task[None]] = set()
 
+        complaints: list[str] = []
+
         def sink(message: Message) -> None:
             if not self._cell.store_history and is_progress(message):
                 return  # a runner compares a hidden cell with the notebook, where no progress is
+            if message.msg_type == "stream" and NO_SUCH_FILE in message.content["text"]:
+                complaints[:] = [*complaints[-9:], message.content["text"]]
             if message.channel != "stdin":
                 throttle(message)
                 return
@@ -217,6 +222,11 @@ class _MagicCell:
                 sink,
                 tool_seconds=settings.cell_timeout_seconds,
             )
+            with suppress(OSError):  # the working directory may have been removed
+                is_local, here = settings.is_local, Path.cwd()
+                hint = missing_file_hint(outcome.reply, complaints, here, is_local=is_local)
+                if hint:
+                    throttle(Message("stream", {"name": "stderr", "text": f"[{hint}]\n"}))
             # In a task of its own, which `stop` can cancel without losing the outcome.
             self._finishing = asyncio.ensure_future(throttle.finish())
             await asyncio.wait({self._finishing})

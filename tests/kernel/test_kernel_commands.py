@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from kernel_driver import KernelDriver, StartKernel
+from kernel_driver import KernelDriver, StartKernel, agent_variables
 from sandbox_server import RunningSandbox, until
+
+from ivy_kernel.kernel.local import split_cell
 
 
 def test_local_cells_run_in_the_kernels_own_process(kernel: KernelDriver) -> None:
@@ -43,6 +45,49 @@ def test_the_kernels_key_is_not_in_the_way_of_the_sandbox(
         "import os\n[name for name in os.environ if 'KEY' in name or 'IVY_API' in name]"
     )
     assert cell.result == "[]"
+
+
+def test_local_cells_find_no_key(kernel: KernelDriver, server: RunningSandbox) -> None:
+    """Neither in their environment, nor in that of programs, nor by way of the shell's kernel."""
+    code = (
+        "import os, subprocess\n"
+        "shown = str(dict(os.environ)) + subprocess.getoutput('env')\n"
+        "kernel = get_ipython().kernel\n"
+        "shown += str(vars(kernel)) + str([hasattr(kernel, 'runner'), get_ipython().parent])\n"
+        "print(shown)"
+    )
+    text = kernel.run(f"%%local\n{code}").text()
+    assert "[False, None]" in text
+    assert server.token not in text
+    assert "API_KEY" not in text
+    assert kernel.run("6 * 7").result == "42"
+
+
+def test_local_cells_can_be_turned_off(start_kernel: StartKernel) -> None:
+    """The refusal names the setting and its source; nothing runs, and other cells do."""
+    kernel = start_kernel(IVY_ALLOW_LOCAL="false")
+    cell = kernel.run("%%local\nprint('ran')")
+    assert cell.reply["ename"] == "UsageError"
+    assert "allow_local is false (set by environment IVY_ALLOW_LOCAL)" in cell.reply["evalue"]
+    assert "ran" not in cell.text().splitlines()
+    assert kernel.run("1 + 1").result == "2"
+
+
+@pytest.mark.parametrize("planted", ["%%local\nprint('here')", "\n\n  %%local\nprint('here')"])
+def test_a_cell_that_the_sandbox_proposes_is_marked_if_it_would_run_here(
+    start_kernel: StartKernel, server: RunningSandbox, new_chat: Callable[[], str], planted: str
+) -> None:
+    """As it is proposed it runs nowhere; other proposals stay as they are."""
+    variables = agent_variables(server, new_chat())
+    kernel = start_kernel(variables=variables)
+    for text, is_marked in ((planted, True), ("%ivy terminate --yes", True), ("x = 1", False)):
+        cell = kernel.run(f"get_ipython().set_next_input({text!r})")
+        (proposal,) = cell.reply["payload"]
+        assert proposal["source"] == "set_next_input"
+        assert proposal["text"].endswith(text)
+        assert proposal["text"].startswith("# The sandbox has put this cell here.") is is_marked
+        # With the comment it is a cell for the sandbox, where there is no such magic.
+        assert text != planted or split_cell(proposal["text"]).local_code is None
 
 
 def test_status_tells_state_and_route(kernel: KernelDriver) -> None:
