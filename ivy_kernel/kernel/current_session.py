@@ -18,8 +18,7 @@ from ivy_kernel.kernel.restart import (
     not_ended_sentence,
     session_key_of,
 )
-from ivy_kernel.models import Sink
-from ivy_kernel.routes.base import Namespace
+from ivy_kernel.models import Namespace, Sink
 from ivy_kernel.routes.events import AgentOpened, Event
 from ivy_kernel.session.kernel_registry import KernelRegistration, kernel_id_of
 from ivy_kernel.session.open import identity, open_lifecycle, open_session

@@ -22,8 +22,7 @@ from ivy_kernel.magics.commands import run_command
 from ivy_kernel.magics.options import CellOptions, HelpAskedError, parse_cell_options
 from ivy_kernel.magics.output import NativeOutput, RemoteInterrupt, exception_for, shown_briefly
 from ivy_kernel.magics.waiting import Post, ask_user, loop_thread, wait_in_cell
-from ivy_kernel.models import Cell, Json, Message, Outcome, Sink
-from ivy_kernel.routes.base import Namespace
+from ivy_kernel.models import Cell, Json, Message, Namespace, Outcome, Sink
 from ivy_kernel.routes.events import AgentLost, Event, KernelDied
 from ivy_kernel.session.describe import NO_SUCH_FILE, event_sentence, missing_file_hint
 from ivy_kernel.session.kernel_registry import KernelRegistration, kernel_id_of

@@ -11,48 +11,6 @@ from ivy_kernel.routes.events import Event
 RouteName = Literal["agent", "notebook", "script"]
 
 
-class Namespace:
-    """The variables of one notebook in the sandbox of one chat: which Python has them, their loss.
-
-    It is the one place that knows. Connections, routes and sessions end and others follow, as when
-    a setting changes; this stays for as long as the notebook's process, so that a loss is told
-    once, whoever noticed it, and never forgotten.
-
-    Attributes
-    ----------
-    holder
-        The Python that the last cell may have run in, as its route names it; empty while there is
-        none, and after a loss was told.
-    log_position
-        The nonce of the last agent, and the offset up to which its log was shown.
-    """
-
-    def __init__(self) -> None:
-        self.holder = ""
-        self.log_position: tuple[str, int] = ("", 0)
-        self._loss: SandboxLostError | None = None
-
-    def lose(self, loss: SandboxLostError) -> None:
-        """Keep a loss until a cell tells it; the first reason stays."""
-        self._loss = self._loss or loss
-
-    @property
-    def loss(self) -> SandboxLostError | None:
-        """The loss that no cell has told yet."""
-        return self._loss
-
-    def take_loss(self) -> SandboxLostError | None:
-        """Return the loss that no cell has told yet, for the cell that tells it."""
-        loss = self._loss
-        if loss is not None:
-            self.forget()
-        return loss
-
-    def forget(self) -> None:
-        """Note that there are no variables, and that the user knows it."""
-        self.holder, self._loss = "", None
-
-
 class BackgroundListener(Protocol):
     """Takes what a sandbox's kernel sends beside the messages of running cells."""
 

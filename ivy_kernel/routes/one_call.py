@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from ivy_kernel.errors import IvyError, RouteError, SandboxLostError
-from ivy_kernel.models import Cell, Json, Message, Outcome, Sink
-from ivy_kernel.routes.base import Namespace, RouteName
+from ivy_kernel.models import Cell, Json, Message, Namespace, Outcome, Sink
+from ivy_kernel.routes.base import RouteName
 from ivy_kernel.routes.decode.result import decode_result
 from ivy_kernel.routes.events import EndingCall
 from ivy_kernel.routes.outcomes import failed, show_error, succeeded

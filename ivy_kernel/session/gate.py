@@ -18,8 +18,8 @@ from ivy_kernel.errors import (
     SandboxFailedError,
     SandboxLostError,
 )
-from ivy_kernel.models import Cell, Message, Outcome, Sink
-from ivy_kernel.routes.base import Namespace, Route
+from ivy_kernel.models import Cell, Message, Namespace, Outcome, Sink
+from ivy_kernel.routes.base import Route
 from ivy_kernel.session.describe import state_words
 from ivy_kernel.session.lifecycle import Lifecycle, failed_error
 from ivy_kernel.session.route_choice import RouteChoice

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from functools import partial
 
 from ivy_kernel.errors import RouteError
-from ivy_kernel.models import Json
+from ivy_kernel.models import Json, Namespace
 from ivy_kernel.routes.agent.options import AgentOptions
 from ivy_kernel.routes.agent.route import AgentRoute
-from ivy_kernel.routes.base import LiveKernel, Namespace, Route, RouteListener
+from ivy_kernel.routes.base import LiveKernel, Route, RouteListener
 from ivy_kernel.routes.one_call import NotebookRoute, ScriptRoute
 from ivy_kernel.routes.tools import SandboxTools
 from ivy_kernel.session.lifecycle import Lifecycle

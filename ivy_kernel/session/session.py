@@ -20,9 +20,9 @@ from ivy_kernel.errors import (
     SandboxLostError,
     UnexpectedStatusError,
 )
-from ivy_kernel.models import Cell, Json, Message, Outcome, Sink
+from ivy_kernel.models import Cell, Json, Message, Namespace, Outcome, Sink
 from ivy_kernel.routes.agent.options import AgentOptions
-from ivy_kernel.routes.base import LiveKernel, Namespace, Route
+from ivy_kernel.routes.base import LiveKernel, Route
 from ivy_kernel.routes.events import AgentLost, Disconnected, EndingCall, Event, Unreachable
 from ivy_kernel.routes.one_call import NamedTool, NotebookRoute
 from ivy_kernel.routes.outcomes import (

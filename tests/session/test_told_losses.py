@@ -18,8 +18,7 @@ from sandbox_server import RunningSandbox
 from waiting import eventually
 
 from ivy_kernel.errors import NotFoundError, NotReadyError
-from ivy_kernel.models import Cell, Message, Outcome
-from ivy_kernel.routes.base import Namespace
+from ivy_kernel.models import Cell, Message, Namespace, Outcome
 from ivy_kernel.routes.events import Event
 from ivy_kernel.routes.one_call import NamedTool
 from ivy_kernel.session import local_server

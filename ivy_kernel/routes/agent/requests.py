@@ -16,10 +16,10 @@ from datetime import datetime, timezone
 from typing import Any, TypeVar
 
 from ivy_kernel.errors import SandboxError, SandboxLostError
-from ivy_kernel.models import Cell, Channel, Fate, Json, Message, Sink
+from ivy_kernel.models import Cell, Channel, Fate, Json, Message, Namespace, Sink
 from ivy_kernel.routes.agent.calls import Submission
 from ivy_kernel.routes.agent.frames import is_execute_reply, to_message
-from ivy_kernel.routes.base import BackgroundListener, Namespace
+from ivy_kernel.routes.base import BackgroundListener
 from ivy_kernel.routes.events import (
     Arrival,
     KernelDied,

@@ -18,7 +18,7 @@ from ivy_kernel.errors import (
     SandboxError,
     SandboxLostError,
 )
-from ivy_kernel.models import Cell, Channel, Fate, Json, Message, Outcome, Sink
+from ivy_kernel.models import Cell, Channel, Fate, Json, Message, Namespace, Outcome, Sink
 from ivy_kernel.routes.agent.calls import ToolCall
 from ivy_kernel.routes.agent.connection import AgentConnection, holder_of
 from ivy_kernel.routes.agent.failures import EndOfSandbox
@@ -32,7 +32,7 @@ from ivy_kernel.routes.agent.requests import (
     execute_content,
     header_of,
 )
-from ivy_kernel.routes.base import LiveKernel, Namespace, RouteListener, RouteName
+from ivy_kernel.routes.base import LiveKernel, RouteListener, RouteName
 from ivy_kernel.routes.events import (
     AgentLost,
     AgentOpened,
