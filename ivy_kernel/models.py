@@ -51,6 +51,12 @@ class Cell:
     allow_stdin: bool = False
     header: Json = field(default_factory=dict)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it holds nothing to run: blank, or comments alone."""
+        lines = (line.strip() for line in self.code.splitlines())
+        return all(not line or line.startswith("#") for line in lines)
+
 
 @dataclass(frozen=True, slots=True)
 class Message:

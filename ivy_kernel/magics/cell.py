@@ -9,7 +9,7 @@ from ivy_kernel.magics.options import LANGUAGES, CellOptions, tool_parameters
 from ivy_kernel.models import Cell, Message, Outcome, Sink
 from ivy_kernel.routes.one_call import NamedTool
 from ivy_kernel.routes.outcomes import show_error, succeeded
-from ivy_kernel.session.session import Session, is_empty
+from ivy_kernel.session.session import Session
 
 STOP_AGAIN_SECONDS = 5.0
 """Interval of the interrupts of a cell that goes on after its time is up."""
@@ -45,7 +45,7 @@ async def run_cell(
         seconds = parameters.pop("timeout", tool_seconds)
         if isinstance(seconds, int | float) and not isinstance(seconds, bool):
             tool_seconds = float(seconds)
-    elif is_empty(cell.code):
+    elif cell.is_empty:
         return succeeded()
     named = NamedTool(
         tool, parameters=parameters, timeout_seconds=options.timeout_seconds or tool_seconds

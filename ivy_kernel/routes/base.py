@@ -6,7 +6,7 @@ from typing import Literal, Protocol
 
 from ivy_kernel.errors import SandboxLostError
 from ivy_kernel.models import Cell, Json, Message, Outcome, Sink
-from ivy_kernel.routes.events import Event
+from ivy_kernel.routes.events import EndingCall, Event
 
 RouteName = Literal["agent", "notebook", "script"]
 
@@ -102,6 +102,10 @@ class Route(Protocol):
     @property
     def holder(self) -> str:
         """The Python that the last cell was sent to, as in `Namespace`."""
+
+    @property
+    def ending(self) -> EndingCall | None:
+        """The call that ends the running cell in the sandbox; ``None`` where there is none."""
 
     @property
     def live(self) -> LiveKernel | None:

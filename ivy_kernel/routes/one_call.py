@@ -209,6 +209,7 @@ class ScriptRoute(OneCallRoute):
     """Runs each cell through ``sandbox_python``; the platform caps scripts at 120 s."""
 
     name: RouteName = "script"
+    ending = None
     holder = "script"  # it has no variables, but a sandbox that may end
     tool = PYTHON_TOOL
     variables_persist = False

@@ -9,9 +9,12 @@ from typing import Any
 from ivy_kernel.errors import (
     AnswerError,
     ApiError,
+    CredentialsError,
     IvyError,
     NetworkError,
     NoAnswerError,
+    NotFoundError,
+    NotReadyError,
     OutcomeUnknownError,
     RouteError,
     SandboxBrokenError,
@@ -30,6 +33,8 @@ NOT_STOPPED = (
     "running in the sandbox, and the next cell waits for it; restarting the kernel ends it."
 )
 
+TERMINATED_BEFORE = "The sandbox was terminated."
+
 TERMINATED = (
     "The sandbox was terminated while this cell was running, which ended the cell. How far it had "
     "come is not known."
@@ -46,6 +51,12 @@ ERROR_NAMES: dict[Fate, str] = {
     "interrupted": "KeyboardInterrupt",
 }
 """The exception's name that a front end shows for a cell that ended without a kernel's reply."""
+
+ERRORS_WHEN_SANDBOX_ENDS = (
+    *(NetworkError, RouteError),
+    *(CredentialsError, NotFoundError, NotReadyError, SandboxBrokenError, UnexpectedStatusError),
+)
+"""Errors that a call can raise when its sandbox has ended, before it or while it runs."""
 
 
 def succeeded() -> Outcome:

@@ -9,24 +9,20 @@ from functools import partial
 from typing import Any, TypeVar
 
 from ivy_kernel.errors import (
-    CredentialsError,
     IvyError,
-    NetworkError,
     NotFoundError,
     NotReadyError,
-    RouteError,
-    SandboxBrokenError,
     SandboxError,
     SandboxLostError,
-    UnexpectedStatusError,
 )
 from ivy_kernel.models import Cell, Json, Message, Namespace, Outcome, Sink
 from ivy_kernel.routes.agent.options import AgentOptions
 from ivy_kernel.routes.base import LiveKernel, Route
 from ivy_kernel.routes.events import AgentLost, Disconnected, EndingCall, Event, Unreachable
-from ivy_kernel.routes.one_call import NamedTool, NotebookRoute
+from ivy_kernel.routes.one_call import NamedTool
 from ivy_kernel.routes.outcomes import (
     ENDED_UNDER_CELL,
+    ERRORS_WHEN_SANDBOX_ENDS,
     TERMINATED,
     may_have_run,
     show_error,
@@ -49,12 +45,6 @@ NOT_RUN = (
     "Interrupted before it was sent to the sandbox. Nothing of this cell was run. A sandbox that "
     "is starting goes on starting, and the next cell uses it when it is ready."
 )
-
-ERRORS_WHEN_SANDBOX_ENDS = (
-    *(NetworkError, RouteError),
-    *(CredentialsError, NotFoundError, NotReadyError, SandboxBrokenError, UnexpectedStatusError),
-)
-"""Errors that a call can raise when its sandbox has ended, before it or while it runs."""
 
 
 class _CellRun:
@@ -306,7 +296,7 @@ class Session:
     async def _execute(
         self, run: _CellRun, *, cell: Cell, sink: Sink, on_ready: Callable[[], None] | None
     ) -> Outcome:
-        if is_empty(cell.code):
+        if cell.is_empty:
             return succeeded()
         route = await run.prepare(self._gate.prepare(cell, sink))
         if isinstance(route, Outcome):
@@ -351,8 +341,7 @@ class Session:
     @property
     def ending(self) -> EndingCall | None:
         """The call that ends the running cell in the sandbox, where there is one."""
-        route = self._choice.route
-        return route.ending if isinstance(route, NotebookRoute) else None
+        return self._choice.route.ending if self._choice.route is not None else None
 
     @property
     def fresh_wanted(self) -> bool:
@@ -505,9 +494,3 @@ class Session:
 
 def _ignore(_: object) -> None:
     """Drop what has no taker."""
-
-
-def is_empty(code: str) -> bool:
-    """Whether a cell holds nothing to run: blank, or comments alone."""
-    lines = (line.strip() for line in code.splitlines())
-    return all(not line or line.startswith("#") for line in lines)

@@ -18,7 +18,7 @@ from ivy_kernel.errors import (
     SandboxError,
     SandboxLostError,
 )
-from ivy_kernel.models import Cell, Channel, Fate, Json, Message, Namespace, Outcome, Sink
+from ivy_kernel.models import Cell, Channel, Json, Message, Namespace, Outcome, Sink
 from ivy_kernel.routes.agent.calls import ToolCall
 from ivy_kernel.routes.agent.connection import AgentConnection, holder_of
 from ivy_kernel.routes.agent.failures import EndOfSandbox
@@ -48,6 +48,7 @@ from ivy_kernel.routes.outcomes import (
     NOT_RUN,
     NOT_STOPPED,
     TERMINATED,
+    TERMINATED_BEFORE,
     show_error,
 )
 
@@ -62,8 +63,6 @@ INTERRUPT_SECONDS = 4.0
 GIVE_UP_SECONDS = 3.0
 """After the second interrupt of a cell, for it to end."""
 CONTROL_SECONDS = 60.0
-
-TERMINATED_BEFORE = "The sandbox was terminated."
 
 
 class AgentRoute:
@@ -94,6 +93,7 @@ class AgentRoute:
     name: RouteName = "agent"
     notice = ""
     notices_losses = True
+    ending = None  # what runs in the agent is ended with the agent
 
     def __init__(
         self,
@@ -108,9 +108,8 @@ class AgentRoute:
         self._listener = listener
         self._namespace = namespace or Namespace()
         self._table = RequestTable(self, self._namespace)
-        self._connection = AgentConnection(
-            call, session_key, options or AgentOptions(), self._table
-        )
+        options = options or AgentOptions()
+        self._connection = AgentConnection(call, session_key, options, self._table)
         self._was_found = False
         self._cell_id = ""
         self._comm_ids: list[str] = []
@@ -240,14 +239,11 @@ class AgentRoute:
             told = SandboxError(f"{error} {NOT_RUN}")
         if isinstance(told, SandboxLostError):
             self._namespace.forget()  # this cell tells it
-        if told is error:
-            raise told
-        raise told from error
+        raise told from (None if told is error else error)
 
     async def _end_without_reply(self, ended: RequestEndedError, sink: Sink) -> Outcome:
         """End a cell without a reply; the sandbox's end may explain a fate that is unknown."""
-        fate: Fate = ended.fate
-        sentence = ended.sentence
+        fate, sentence = ended.fate, ended.sentence
         if fate == "unknown" and self._is_terminated:
             fate, sentence = "lost", TERMINATED
         elif fate == "unknown":
@@ -429,7 +425,7 @@ class AgentRoute:
             self._comm_ids.remove(request.message_id)
 
     async def answer_input(self, value: str, request: Message | None = None) -> None:
-        """AgentResponse an ``input_request`` (message spec, "Messages on the stdin channel").
+        """Answer an ``input_request`` (message spec, "Messages on the stdin channel").
 
         Raises
         ------
@@ -437,12 +433,9 @@ class AgentRoute:
             The agent that asked is gone.
         """
         poller = self._connection.open_poller()
-        answer = OutgoingMessage(
-            "stdin",
-            header_of("input_reply"),
-            {"value": value, "status": "ok"},
-            parent=(request.header if request is not None else None) or {},
-        )
+        content = {"value": value, "status": "ok"}
+        parent = (request.header if request is not None else None) or {}
+        answer = OutgoingMessage("stdin", header_of("input_reply"), content, parent=parent)
         poller.submit(answer.body(self._table.generation))
 
     async def _await(
