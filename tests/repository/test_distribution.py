@@ -60,6 +60,11 @@ def test_the_wheel_holds_every_module_and_nothing_else(wheel: zipfile.ZipFile) -
         assert path.relative_to(ROOT).as_posix() in names
     assert "ivy_kernel/py.typed" in names
     assert "ivy_kernel/examples/quickstart.ipynb" in names
+    # `jupyter ivy install` starts from it, wherever the environment has put its own copy.
+    assert (
+        wheel.read("ivy_kernel/kernelspec/kernel.json")
+        == (ROOT / "kernelspec" / "kernel.json").read_bytes()
+    )
     assert not [name for name in names if "node_modules" in name or name.startswith("tests/")]
 
 
