@@ -180,6 +180,18 @@ def test_hidden_and_empty_cells_start_no_sandbox(
     assert server.status(fresh_chat)["status"] == "none"
 
 
+@pytest.mark.usefixtures("slow_start")
+def test_a_runner_of_hidden_cells_may_start_the_sandbox(
+    start_kernel: Callable[..., MagicKernel], new_chat: Callable[[], str]
+) -> None:
+    """With auto_create_hidden a hidden cell starts one, and shows its own outputs alone."""
+    kernel = start_kernel(new_chat(), IVY_AUTO_CREATE_HIDDEN="true")
+    cell = kernel.ivy("print('mine')", store_history=False)
+
+    assert [message["msg_type"] for message in cell.outputs] == ["stream"]
+    assert cell.text() == "mine\n"
+
+
 def test_a_setting_forbids_to_start_a_sandbox(
     start_kernel: Callable[..., MagicKernel], server: RunningSandbox, new_chat: Callable[[], str]
 ) -> None:
