@@ -14,6 +14,8 @@ import types
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .wire import replace_surrogates
+
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterable
@@ -117,6 +119,25 @@ def _directories(packages: Iterable[str]) -> Iterable[str]:
         spec = importlib.util.find_spec(name)
         for place in (spec.submodule_search_locations or ()) if spec is not None else ():
             yield str(Path(place)) + "/"
+
+
+def pack_any_text(session: Any) -> None:
+    """Have jupyter_client's session replace what UTF-8 has no form for, instead of failing.
+
+    Parameters
+    ----------
+    session
+        The kernel's session.
+    """
+    pack: Callable[[Any], bytes] = session.pack
+
+    def pack_replaced(value: Any) -> bytes:
+        try:
+            return pack(value)
+        except Exception:  # of several types, by the library that packs; others fail again below
+            return pack(replace_surrogates(value))
+
+    session.pack = pack_replaced
 
 
 def watch(kernel: Any) -> None:

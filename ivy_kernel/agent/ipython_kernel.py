@@ -151,9 +151,10 @@ class App(kernelapp.IPKernelApp):
         super().init_kernel()
         try:
             sys.path.append(ARCHIVE)
-            from ivy_agent.background import watch
+            from ivy_agent.background import pack_any_text, watch
             sys.path.remove(ARCHIVE)
             watch(self.kernel)
+            pack_any_text(self.session)
         except Exception as error:
             print("background work is not watched:", repr(error), file=sys.stderr)
 App.launch_instance()

@@ -43,6 +43,20 @@ def to_json(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":"), default=str).encode("ascii")
 
 
+def replace_surrogates(value: Any) -> Any:
+    """Return a JSON value with valid Unicode only: lone surrogates become a replacement mark.
+
+    File names with odd bytes have them, and no message can carry them.
+    """
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, dict):
+        return {replace_surrogates(key): replace_surrogates(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [replace_surrogates(item) for item in value]
+    return value
+
+
 def read_request(payload: bytes) -> dict[str, Any]:
     """Decode one whole request; raises WireError with the reason."""
     try:

@@ -11,6 +11,7 @@ import asyncio
 import signal
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -42,27 +43,41 @@ ANSWERED_BESIDE_A_CELL = frozenset(
 )
 
 
+FULL_MESSAGES = 100
+"""While so many published messages wait for a client that reads, no more are published."""
+
 WAITING_MESSAGES = 30_000
-"""So many messages may wait for a client that reads slowly, or that asks for its reply first."""
+"""So many may wait for a client that reads nothing, such as one that asks for its reply first."""
 
-ZMQ_WAITING_MESSAGES = 1_000
-"""ZMQ's own number, which other sockets keep."""
+SOCKET_MESSAGES = 100
+SOCKET_BYTES = 1 << 16
+ZMQ_SOCKET_MESSAGES = 1_000
+"""What may wait in the socket: little, because what is there cannot be counted; ZMQ's own number
+is for the sockets that do not publish."""
 
-STUCK_SECONDS = 5.0
-"""A client that has read nothing for so long is not waited for."""
+RETRY_SECONDS = 0.005
+LATE_SECONDS = 1.0
+"""A client that has read nothing for so long is not waited for any more."""
 
-IMPATIENT_SECONDS = 60.0
-"""For so long no client is waited for, when one is stuck."""
+SETTLED_MESSAGES = 1_000
+"""A burst of fewer messages is read in time by any client."""
 
-UNSENT_MESSAGES = 1_000
-"""So many messages may wait in this process for a front end that reads slowly."""
+PAUSE_SECONDS = 2.0
+"""A pause that ends a burst of messages."""
+
+LONGEST_SETTLE_SECONDS = 60.0
+SHORT_SETTLE_SECONDS = 3.0
+READ_A_SECOND = 2_000
+"""What lies between our socket and a client cannot be seen. nbclient reads on for 4 s after the
+reply and drops the rest (https://github.com/nteract/papermill/issues/426), so that the reply of a
+cell with many messages waits: by the speed of a client that has held us up, or else by this one."""
 
 
 class PatientSender:
     """Sends what is published so that nothing is lost to a client that reads slowly.
 
-    ZMQ drops what is published while 1,000 messages wait for a client. This one waits instead; only
-    a client that reads nothing at all for a while, such as a stopped process, loses messages.
+    ZMQ drops what is published while 1,000 messages wait for a client. Here they wait in a queue,
+    whose length holds up those who publish.
 
     Parameters
     ----------
@@ -71,28 +86,69 @@ class PatientSender:
     """
 
     def __init__(self, thread: Any) -> None:
+        self._thread = thread
         self._send: Callable[..., None] = thread._really_send
-        self._socket = thread.socket
-        self._patient_from = 0.0
-        self._set_patient(is_patient=True)
-        self._socket.setsockopt(zmq.SNDTIMEO, int(STUCK_SECONDS * 1000))
+        self._waiting: deque[tuple[Any, dict[str, Any]]] = deque()
+        self._moved_at = 0.0
+        # The present burst, and the part of it in which the client held us up: that is its speed.
+        self._burst_from = 0.0
+        self._burst_messages = 0
+        self._held_from: float | None = None
+        self._held_messages = 0
+        thread.socket.setsockopt(zmq.XPUB_NODROP, 1)
         thread._really_send = self._really_send
 
-    def _set_patient(self, *, is_patient: bool) -> None:
-        self._is_patient = is_patient
-        self._socket.setsockopt(zmq.XPUB_NODROP, int(is_patient))
+    @property
+    def is_full(self) -> bool:
+        """Whether a client that reads has many messages before it."""
+        is_read = time.monotonic() - self._moved_at < LATE_SECONDS
+        return is_read and len(self._waiting) > FULL_MESSAGES
 
-    def _really_send(self, *arguments: Any, **options: Any) -> None:
-        """Called in the iopub thread for each message."""
-        if not self._is_patient and time.monotonic() > self._patient_from:
-            self._set_patient(is_patient=True)
-        try:
-            self._send(*arguments, **options)
-        except zmq.Again:
-            # Not sent to any client yet. The others must not wait for the one that is stuck.
-            self._patient_from = time.monotonic() + IMPATIENT_SECONDS
-            self._set_patient(is_patient=False)
-            self._send(*arguments, **options)
+    @property
+    def settle_seconds(self) -> float:
+        """How long a client that is slower than we are needs for what has left us."""
+        now = time.monotonic()
+        messages = self._burst_messages
+        if messages < SETTLED_MESSAGES or now - self._moved_at > LATE_SECONDS:
+            return 0.0
+        if self._held_from is None or not self._held_messages:
+            return min(SHORT_SETTLE_SECONDS, messages / READ_A_SECOND)
+        read_a_second = self._held_messages / max(now - self._held_from, 0.1)
+        unread = messages - read_a_second * (now - self._burst_from)
+        return min(LONGEST_SETTLE_SECONDS, max(0.0, unread) / read_a_second)
+
+    def _really_send(self, message: Any, **options: Any) -> None:
+        """Called in the iopub thread for each message, and in any other once that has ended."""
+        if not self._thread.thread.is_alive():
+            self._send(message, **options)
+            return
+        self._waiting.append((message, options))
+        if len(self._waiting) == 1:
+            self._send_waiting()
+        elif len(self._waiting) > WAITING_MESSAGES:
+            # To whoever takes it: the others must not wait for a client that is stuck.
+            self._thread.socket.setsockopt(zmq.XPUB_NODROP, 0)
+            first, its_options = self._waiting.popleft()
+            self._send(first, **its_options)
+            self._thread.socket.setsockopt(zmq.XPUB_NODROP, 1)
+
+    def _send_waiting(self) -> None:
+        while self._waiting:
+            now = time.monotonic()
+            message, options = self._waiting[0]
+            try:
+                self._send(message, **{**options, "flags": zmq.NOBLOCK})
+            except zmq.Again:
+                if self._held_from is None:
+                    self._held_from, self._held_messages = now, 0
+                self._thread.io_loop.call_later(RETRY_SECONDS, self._send_waiting)
+                return
+            if now - self._moved_at > PAUSE_SECONDS:
+                self._burst_from, self._burst_messages, self._held_from = now, 0, None
+            self._waiting.popleft()
+            self._moved_at = now
+            self._burst_messages += 1
+            self._held_messages += 1
 
 
 class BaseKernel(Kernel):
@@ -106,6 +162,8 @@ class BaseKernel(Kernel):
         The request of the cell that is running; ``None`` while none is.
     aborts_queue
         Whether an error reply that is about to be sent aborts the cells behind it.
+    sender
+        What sends the messages that are published; ``None`` outside of our application.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -116,6 +174,7 @@ class BaseKernel(Kernel):
         self._cell_request: tuple[Any, Json] = (b"", {})  # the last one, for threads
         self._control_request: tuple[Any, Json] = (b"", {})
         self._beside: set[asyncio.Task[None]] = set()
+        self.sender: PatientSender | None = None
 
     def start(self) -> None:
         """Called by the application once the sockets are open."""
@@ -265,10 +324,15 @@ class BaseKernel(Kernel):
             content = sendable(message.content)
             self.wire.send(self.iopub_socket, message.msg_type, content, **options)
 
+    @property
     def is_full(self) -> bool:
-        """Whether many published messages have not been sent yet, because a reader is slow."""
-        thread = getattr(self.iopub_socket, "io_thread", None)
-        return len(getattr(thread, "_events", ())) > UNSENT_MESSAGES
+        """Whether the front end takes no more messages for now, because many wait for it."""
+        return self.sender is not None and self.sender.is_full
+
+    async def settle(self) -> None:
+        """Return when a front end that reads slowly should have read what was published."""
+        if self.sender is not None:
+            await asyncio.sleep(self.sender.settle_seconds)
 
     async def on_main_loop(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Await work that belongs to the main loop, from whichever loop this is called on.

@@ -168,8 +168,12 @@ class CellHost(Protocol):
     def publish(self, message: Message) -> None:
         """Send one message to the front end."""
 
+    @property
     def is_full(self) -> bool:
         """Whether the front end takes no more messages for now, because many wait for it."""
+
+    async def settle(self) -> None:
+        """Return when a front end that reads slowly should have read what was published."""
 
     async def ask_user(self, prompt: str, *, is_secret: bool) -> str:
         """Ask the user for a line of text, on behalf of the running cell."""
@@ -219,7 +223,7 @@ class CellRunner:
         self._throttle = front_end_throttle(
             host.publish,
             limit=OutputLimit(0),
-            is_full=host.is_full,  # each cell sets its own limit
+            is_full=lambda: host.is_full,  # each cell sets its own limit
         )
         self.comms = Comms(LocalComms(self._show_at_once), self)
 
@@ -397,6 +401,7 @@ class CellRunner:
         """Return when all is shown. An interrupt now only drops what is not: the cell has ended."""
         with suppress(asyncio.CancelledError):
             await self._throttle.finish()
+            await self._host.settle()
         with suppress(asyncio.CancelledError):
             await asyncio.sleep(self._comm_published + COMM_APART_SECONDS - time.monotonic())
 

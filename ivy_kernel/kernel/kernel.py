@@ -19,8 +19,9 @@ from traitlets import Instance
 
 from ivy_kernel._version import __version__
 from ivy_kernel.kernel.base import (
-    WAITING_MESSAGES,
-    ZMQ_WAITING_MESSAGES,
+    SOCKET_BYTES,
+    SOCKET_MESSAGES,
+    ZMQ_SOCKET_MESSAGES,
     BaseKernel,
     PatientSender,
 )
@@ -459,10 +460,15 @@ class IvyKernelApp(IPKernelApp):
     def init_iopub(self, context: Any) -> None:
         """Called by `init_sockets`; opens the socket that outputs are published on."""
         # It counts for sockets that are made from now on, and can only be set before they bind.
-        context.sndhwm = WAITING_MESSAGES
+        context.sndhwm, context.sndbuf = SOCKET_MESSAGES, SOCKET_BYTES
         super().init_iopub(context)
-        context.sndhwm = ZMQ_WAITING_MESSAGES
-        PatientSender(self.iopub_thread)
+        context.sndhwm, context.sndbuf = ZMQ_SOCKET_MESSAGES, -1
+        self._sender = PatientSender(self.iopub_thread)
+
+    def init_kernel(self) -> None:
+        """Called by ``initialize`` once the sockets are there."""
+        super().init_kernel()
+        self.kernel.sender = self._sender
 
     def start(self) -> None:
         """Called by `launch_instance`; returns when the kernel has been shut down."""

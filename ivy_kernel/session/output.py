@@ -69,6 +69,9 @@ class Rate:
 JUPYTER_SERVER_RATE = Rate()
 """A tenth below Jupyter Server's defaults."""
 
+OTHER_CLIENT_RATE = Rate(window_seconds=1.0, window_bytes=1 << 40, window_messages=1_000)
+"""About as much as nbclient reads; and while more waits, superseded updates can be left out."""
+
 
 def wire_bytes(text: str) -> int:
     """Length of a text as JSON, which is what Jupyter Server counts."""
@@ -446,6 +449,6 @@ def front_end_throttle(
     send, limit, is_full
         As in `OutputThrottle`.
     """
-    # Jupyter Server sets it for the kernels that it starts; other front ends drop nothing.
-    rate = JUPYTER_SERVER_RATE if "JPY_SESSION_NAME" in os.environ else None
+    # Jupyter Server sets it for the kernels that it starts.
+    rate = JUPYTER_SERVER_RATE if "JPY_SESSION_NAME" in os.environ else OTHER_CLIENT_RATE
     return OutputThrottle(send, rate=rate, limit=limit, is_full=is_full)

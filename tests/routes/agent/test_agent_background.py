@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from far_side import Far, route_to, text_of
 from sandbox_server import RunningSandbox, running_sandbox
 from waiting import eventually
 
+from ivy_kernel.models import sendable
 from ivy_kernel.routes.agent import pacing
 
 pytestmark = pytest.mark.asyncio
@@ -120,3 +122,31 @@ async def test_a_thread_that_goes_on_printing_costs_few_calls(
         assert far.tools.calls - calls <= (time.monotonic() - started) / 0.8 + 5
         said = ran.text + text_of(far.background)
         assert said.split() == [str(number) for number in range(150)]
+
+
+@pytest.mark.parametrize("kernel", ["ipykernel", "shell"])
+async def test_text_that_utf8_cannot_carry_is_shown_with_replacements(
+    sandbox: RunningSandbox, kernel: str
+) -> None:
+    """Printed, displayed, returned or raised: never an internal traceback, and nothing is lost."""
+    async with route_to(sandbox, kernel=kernel) as far:
+        printed = await far.run("print('a\\udcffb', 'c\\ud800d')")
+        assert printed.fate == "succeeded"
+        assert printed.text.count("\n") == 1
+        assert re.fullmatch("a.b c.d\n", sendable(printed.text))
+        shown = await far.run("'e\\ud800f'")
+        assert shown.fate == "succeeded"
+        assert "Traceback" not in shown.text
+        raised = await far.run("raise ValueError('g\\ud800h')")
+        assert (raised.fate, raised.outcome.reply["ename"]) == ("failed", "ValueError")
+        assert re.fullmatch("g.h", sendable(raised.outcome.reply["evalue"]))
+        displayed = await far.run(
+            "class Odd:\n    def _repr_html_(self): return 'i\\ud800j'\n"
+            "from IPython.display import display\ndisplay(Odd())"
+            if kernel == "ipykernel"
+            else "class Odd:\n    def _repr_html_(self): return 'i\\ud800j'\ndisplay(Odd())"
+        )
+        assert displayed.fate == "succeeded"
+        (data,) = [m.content["data"] for m in displayed.messages if m.msg_type == "display_data"]
+        assert re.fullmatch("i.j", sendable(data["text/html"]))
+        assert (await far.run("1 + 1")).result == "2"
