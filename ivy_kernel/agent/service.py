@@ -210,6 +210,8 @@ class Service:
         # Before anything else: whatever an answer says of requests, their messages are in the log.
         self._recorder.record(channel, msg_type, (header, parent, metadata, content), buffers)
         ended = False
+        if channel == "iopub":
+            self._requests.heard(str(parent_header.get("msg_id", "")), now)
         if msg_type == "status":
             ended = self._on_status(parent_header, json.loads(content.decode("utf-8")), now)
         elif msg_type.startswith("comm_"):
@@ -275,8 +277,9 @@ class Service:
         # The kernel's messages come first: they may end the request that would be signalled, and
         # they are what the polls are answered with.
         self.supervisor.run(now)
-        for message_id in self._requests.take_unanswered(now):
-            self._record_event("unanswered", id=message_id)
+        if not self.supervisor.has_more:  # what is missing may be among what has not been read
+            for message_id in self._requests.take_unanswered(now):
+                self._record_event("unanswered", id=message_id)
         if self._requests.take_probe(now, self.supervisor.waiting):
             self.supervisor.probe()
         if self._requests.take_signal(now, is_ignored=self.supervisor.ignores_interrupts):

@@ -64,6 +64,7 @@ class KernelSupervisor:
     ) -> None:
         self.generation = 0
         self.state = "starting"
+        self.has_more = False  # whether the kernel has sent what is not read yet
         self._directory = directory
         self._working_directory = str(options.get("working_directory", ""))
         self._wanted = str(options.get("kernel", "auto"))
@@ -81,7 +82,6 @@ class KernelSupervisor:
         self._is_generation_used = True
         self._failed_starts = 0
         self._restarts: list[str] = []
-        self._has_more = False
 
     @property
     def extra_threads(self) -> int:
@@ -136,7 +136,7 @@ class KernelSupervisor:
 
     def next_time(self) -> float | None:
         """Return when :meth:`run` has something to do next, on the monotonic clock."""
-        if self._has_more and self._kernel is not None:
+        if self.has_more and self._kernel is not None:
             return 0.0
         next_ping = self._kernel.next_time() if self._kernel else None
         known = [t for t in (self._start_at, self._kill_at, next_ping) if t is not None]
@@ -150,7 +150,7 @@ class KernelSupervisor:
         if kernel is None:
             return
         # A flood must not keep the agent from its other work, such as an interrupt of it.
-        self._has_more = all(kernel.receive(now) for _ in range(READS_AT_ONCE))
+        self.has_more = all(kernel.receive(now) for _ in range(READS_AT_ONCE))
         # kill() waits for the process: its exit code is there below, in the same turn.
         too_slow = self.state == "starting" and now - self._started > START_SECONDS
         if too_slow or (self._kill_at is not None and now >= self._kill_at):
