@@ -187,6 +187,12 @@ class InFlightRequests:
         request.needs_reply = False
         return self._ended(message_id, request)
 
+    def heard(self, message_id: str, now: float) -> None:
+        """Note output of a request; while that comes, its end may still be on the way behind it."""
+        request = self._requests.get(message_id)
+        if request is not None and request.needs_idle and request.idle_at is not None:
+            request.idle_at = now
+
     def take_unanswered(self, now: float) -> list[str]:
         """Remove the requests whose reply is overdue, and return their ids."""
         overdue = [i for i, request in self._requests.items() if request.is_overdue(now)]

@@ -215,6 +215,8 @@ class Service:
         # Before anything else: whatever an answer says of requests, their messages are in the log.
         self._recorder.record(channel, msg_type, (header, parent, metadata, content), buffers)
         ended = False
+        if channel == "iopub":
+            self._requests.heard(str(parent_header.get("msg_id", "")), now)
         if msg_type == "status":
             ended = self._on_status(parent_header, json.loads(content.decode("utf-8")), now)
         if channel in ("shell", "control"):
@@ -279,9 +281,12 @@ class Service:
         now = self._clock()
         # The kernel's messages come first: they may end the request that would be signalled, and
         # they are what the polls are answered with.
-        self.supervisor.run(now, may_read_output=self._may_read_output(now))
-        for message_id in self._requests.take_unanswered(now):
-            self._record_event("unanswered", id=message_id)
+        may_read_output = self._may_read_output(now)
+        self.supervisor.run(now, may_read_output=may_read_output)
+        # What is missing may be among what has not been read.
+        if may_read_output and not self.supervisor.has_more:
+            for message_id in self._requests.take_unanswered(now):
+                self._record_event("unanswered", id=message_id)
         if self._requests.take_probe(now, self.supervisor.waiting):
             self.supervisor.probe()
         if self._requests.take_signal(now, is_ignored=self.supervisor.ignores_interrupts):

@@ -65,6 +65,7 @@ class KernelSupervisor:
     ) -> None:
         self.generation = 0
         self.state = "starting"
+        self.has_more = False  # whether the kernel has sent what is not read yet
         self._directory = directory
         self._working_directory = str(options.get("working_directory", ""))
         self._wanted = str(options.get("kernel", "auto"))
@@ -82,7 +83,6 @@ class KernelSupervisor:
         self._is_generation_used = True
         self._failed_starts = 0
         self._restarts: list[str] = []
-        self._has_more = False
 
     def count_background(self) -> int:
         """Return how much of the kernel may still speak when no request is under way."""
@@ -136,7 +136,7 @@ class KernelSupervisor:
 
     def next_time(self) -> float | None:
         """Return when :meth:`run` has something to do next, on the monotonic clock."""
-        if self._has_more and self._kernel is not None:
+        if self.has_more and self._kernel is not None:
             return 0.0
         next_ping = self._kernel.next_time() if self._kernel else None
         known = [t for t in (self._start_at, self._kill_at, next_ping) if t is not None]
@@ -150,10 +150,10 @@ class KernelSupervisor:
         if kernel is None:
             return
         # Not until nothing more comes: a kernel may send faster than this, and requests wait.
-        self._has_more = False
+        self.has_more = False
         for _ in range(ROUNDS_AT_ONCE):
-            self._has_more = kernel.receive(now, may_read_output=may_read_output)
-            if not self._has_more:
+            self.has_more = kernel.receive(now, may_read_output=may_read_output)
+            if not self.has_more:
                 break
         # kill() waits for the process: its exit code is there below, in the same turn.
         too_slow = self.state == "starting" and now - self._started > START_SECONDS

@@ -13,6 +13,7 @@ from ivy_kernel.agent.inflight import (
     ARMING_SECONDS,
     INTERRUPTED_GRACE_SECONDS,
     LONGEST_ARMING_SECONDS,
+    PROBE_SECONDS,
     REPLY_GRACE_SECONDS,
     InFlightRequests,
     SubmissionSequence,
@@ -273,3 +274,23 @@ def test_a_reply_that_never_comes_is_given_up() -> None:
     assert requests.take_signal(11.0)
     requests.idle("n", 12.0)
     assert requests.take_unanswered(12.1 + INTERRUPTED_GRACE_SECONDS) == ["n"]
+
+
+def test_a_kernel_that_has_answered_what_came_later_is_done() -> None:
+    """Its end is given up after a while without output; where the kernel says it runs, not."""
+    requests = InFlightRequests()
+    requests.add("m", "execute_request", 0.0)
+    requests.add("c", "debug_request", 0.0, channel="control")
+    requests.busy("m", 0.0)
+    assert not requests.take_probe(PROBE_SECONDS - 0.1, ())
+    assert requests.take_probe(PROBE_SECONDS, ())
+    assert not requests.take_probe(50.0, ()), "one at a time"
+    requests.probe_answered(50.0, is_running=True)
+    assert not requests.take_unanswered(60.0)
+    assert requests.take_probe(60.0, ())
+    requests.add("later", "execute_request", 60.5)
+    requests.probe_answered(61.0, is_running=False)
+    requests.heard("m", 63.0)
+    assert not requests.take_unanswered(63.0 + REPLY_GRACE_SECONDS)
+    assert requests.take_unanswered(63.1 + REPLY_GRACE_SECONDS) == ["m"]
+    assert requests.ids == ["c", "later"]
