@@ -369,12 +369,13 @@ export interface IAdvice {
 const QUOTED = ' (the platform says: ';
 
 /**
- * Where a sentence of ours goes over to what to do: a clause that begins with an imperative.
+ * Where a sentence of ours goes over to what to do: a clause that begins with an imperative, or
+ * with the condition of one.
  *
  * `tests/api/test_error_sentences.py` holds the sentences to it.
  */
 const IMPERATIVE =
-  /(?:^|[;.:] )(?=(?:add|ask|check|choose|correct|delete|free|give|install|let|load|look|open|press|put|raise|reload|remove|restart|run|save|send|set|split|start|try|unset|update|use|wait|write)\b)/i;
+  /(?:^|[;.:] )(?=(?:if [^,;.]{1,60}, )?(?:add|ask|check|choose|correct|delete|free|give|install|let|load|look|open|press|put|raise|reload|remove|restart|run|save|send|set|split|start|try|unset|update|use|wait|write)\b)/i;
 
 /** Part a sentence into what has happened and what to do; together they are the whole of it. */
 export function adviceIn(sentence: string): IAdvice {

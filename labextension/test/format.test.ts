@@ -229,6 +229,11 @@ describe('advice', () => {
       'The extension is not enabled.'
     ],
     [
+      'Recoup says 404; if it stays so, check the setting recoup_session_id.',
+      'If it stays so, check the setting recoup_session_id.',
+      'Recoup says 404.'
+    ],
+    [
       'The connection broke before the answer was complete (ReadError).',
       '',
       'The connection broke before the answer was complete (ReadError).'
