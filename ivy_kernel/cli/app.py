@@ -16,7 +16,7 @@ from typing import Any
 
 from jupyter_core.application import JupyterApp
 from traitlets import Bool, TraitError
-from traitlets.config import Config
+from traitlets.config import Application, Config
 from traitlets.config.loader import ArgumentError
 
 from ivy_kernel._version import __version__
@@ -83,7 +83,7 @@ class _StrictApp(JupyterApp):
         classes = {
             one.__name__: one.class_traits()
             for one in type(self).mro()
-            if issubclass(one, JupyterApp)
+            if issubclass(one, Application)
         }
         for section, options in self.cli_config.items():
             if not isinstance(options, Config):

@@ -34,8 +34,9 @@ class LocalShell:
         from ipykernel.zmqshell import ZMQInteractiveShell  # not every kernel has a %%local cell
 
         # Not with the kernel as parent: `get_ipython()` would lead to its session, and to the key.
+        self._kernel = _ShellsKernel(kernel)
         shell = ZMQInteractiveShell.instance(
-            config=kernel.config, profile_dir=kernel.profile_dir, kernel=_ShellsKernel(kernel)
+            config=kernel.config, profile_dir=kernel.profile_dir, kernel=self._kernel
         )
         self._kernel = kernel
         self._shell = cast("Any", shell)  # its members are declared as their base classes
@@ -53,6 +54,7 @@ class LocalShell:
 
         Ctrl-C and interrupts raise `KeyboardInterrupt` in it, as in any Python notebook.
         """
+        self._kernel.request = parent
         self._shell.set_parent(parent)
         self._shell.execution_count = count
         # Without this the event loop would be told of the same signal later, and stop another cell.
@@ -109,6 +111,11 @@ class _ShellsKernel:
 
     def __init__(self, kernel: Any) -> None:
         self.io_loop = kernel.io_loop
+        self.request: Json = {}
+
+    def get_parent(self, channel: str = "shell") -> Json:
+        """Return the request of the cell, whose output an output widget catches."""
+        return self.request
 
     @property
     def comm_manager(self) -> Any:

@@ -6,10 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+from nbclient.exceptions import CellExecutionError
 from sandbox_server import RunningSandbox
 
 from ivy_kernel.cli.app import print_line
-from ivy_kernel.cli.run import FailedCell, report
+from ivy_kernel.cli.run import NotebookRun
 from ivy_kernel.cli.sandbox import status_line
 from ivy_kernel.errors import ForbiddenError
 from ivy_kernel.session.describe import status_lines
@@ -43,7 +44,9 @@ def test_a_failing_cells_exception_is_shown_and_not_obeyed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The sentence about it is one line."""
-    report(FailedCell(number=2, name=EVIL, value=EVIL), Path("done.ipynb"))
+    run = NotebookRun(None, Path("done.ipynb"), directory=Path())
+    run.failed, run.stopped_in = CellExecutionError("", EVIL, EVIL), 2
+    assert run.report() == 1
     shown = capsys.readouterr().err
     assert is_harmless(shown)
     assert len(shown.splitlines()) == 2

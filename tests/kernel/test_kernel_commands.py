@@ -63,6 +63,18 @@ def test_local_cells_find_no_key(kernel: KernelDriver, server: RunningSandbox) -
     assert kernel.run("6 * 7").result == "42"
 
 
+def test_an_output_widget_of_a_local_cell_names_its_request(kernel: KernelDriver) -> None:
+    """It knows the cell's request, by which a front end catches what is printed in it."""
+    cell = kernel.run("%%local\nimport ipywidgets\nwith ipywidgets.Output():\n    print('in')")
+    states = [
+        message["content"]["data"].get("state", {})
+        for message in cell.messages
+        if message["msg_type"] == "comm_msg"
+    ]
+    ids = [state["msg_id"] for state in states if "msg_id" in state]
+    assert ids == [cell.messages[0]["parent_header"]["msg_id"], ""]
+
+
 def test_local_cells_can_be_turned_off(start_kernel: StartKernel) -> None:
     """The refusal names the setting and its source; nothing runs, and other cells do."""
     kernel = start_kernel(IVY_ALLOW_LOCAL="false")
