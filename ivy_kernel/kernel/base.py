@@ -8,6 +8,7 @@ same on ipykernel 6.29 and 7, which hand on the messages of the shell channel in
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import threading
 import time
@@ -56,14 +57,13 @@ ZMQ_SOCKET_MESSAGES = 1_000
 is for the sockets that do not publish."""
 
 RETRY_SECONDS = 0.005
-LATE_SECONDS = 1.0
-"""A client that has read nothing for so long is not waited for any more."""
+LATE_SECONDS = 20.0
+"""A client that has read nothing for so long is not waited for any more: it may be stopped, or
+wait for its reply. Not shorter: a slow client takes from its system's buffer for many seconds
+before that takes more from us."""
 
 SETTLED_MESSAGES = 1_000
 """A burst of fewer messages is read in time by any client."""
-
-PAUSE_SECONDS = 2.0
-"""A pause that ends a burst of messages."""
 
 LONGEST_SETTLE_SECONDS = 60.0
 SHORT_SETTLE_SECONDS = 3.0
@@ -104,16 +104,18 @@ class PatientSender:
         is_read = time.monotonic() - self._moved_at < LATE_SECONDS
         return is_read and len(self._waiting) > FULL_MESSAGES
 
-    @property
-    def settle_seconds(self) -> float:
-        """How long a client that is slower than we are needs for what has left us."""
+    def take_settle_seconds(self) -> float:
+        """Return how long a slow client needs for what has left us; the next burst begins now."""
         now = time.monotonic()
         messages = self._burst_messages
+        held_from, held_messages = self._held_from, self._held_messages
+        self._burst_messages, self._held_from = 0, None
         if messages < SETTLED_MESSAGES or now - self._moved_at > LATE_SECONDS:
             return 0.0
-        if self._held_from is None or not self._held_messages:
+        if held_from is None or not held_messages:
             return min(SHORT_SETTLE_SECONDS, messages / READ_A_SECOND)
-        read_a_second = self._held_messages / max(now - self._held_from, 0.1)
+        # The system's buffers empty in leaps, the last of which the client has not read yet.
+        read_a_second = 0.7 * held_messages / max(now - held_from, 0.1)
         unread = messages - read_a_second * (now - self._burst_from)
         return min(LONGEST_SETTLE_SECONDS, max(0.0, unread) / read_a_second)
 
@@ -143,8 +145,8 @@ class PatientSender:
                     self._held_from, self._held_messages = now, 0
                 self._thread.io_loop.call_later(RETRY_SECONDS, self._send_waiting)
                 return
-            if now - self._moved_at > PAUSE_SECONDS:
-                self._burst_from, self._burst_messages, self._held_from = now, 0, None
+            if not self._burst_messages:
+                self._burst_from = now
             self._waiting.popleft()
             self._moved_at = now
             self._burst_messages += 1
@@ -331,8 +333,9 @@ class BaseKernel(Kernel):
 
     async def settle(self) -> None:
         """Return when a front end that reads slowly should have read what was published."""
-        if self.sender is not None:
-            await asyncio.sleep(self.sender.settle_seconds)
+        seconds = self.sender.take_settle_seconds() if self.sender is not None else 0.0
+        if seconds and "JPY_SESSION_NAME" not in os.environ:  # a Jupyter server reads at once
+            await asyncio.sleep(seconds)
 
     async def on_main_loop(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Await work that belongs to the main loop, from whichever loop this is called on.

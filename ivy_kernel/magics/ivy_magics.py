@@ -22,7 +22,7 @@ from ivy_kernel.magics.commands import run_command
 from ivy_kernel.magics.options import CellOptions, HelpAskedError, parse_cell_options
 from ivy_kernel.magics.output import NativeOutput, RemoteInterrupt, exception_for, shown_briefly
 from ivy_kernel.magics.waiting import Post, ask_user, loop_thread, wait_in_cell
-from ivy_kernel.models import Cell, Json, Message, Namespace, Outcome, Sink
+from ivy_kernel.models import Cell, Json, Message, Namespace, Outcome, Sink, sendable
 from ivy_kernel.routes.events import AgentLost, Event, KernelDied
 from ivy_kernel.session.describe import NO_SUCH_FILE, event_sentence, missing_file_hint
 from ivy_kernel.session.kernel_registry import KernelRegistration, kernel_id_of
@@ -35,6 +35,10 @@ from ivy_kernel.settings.live import LiveSettings
 from ivy_kernel.status.model import SandboxStatus
 
 CLOSE_SECONDS = 3.0
+PARENTS_KEPT = 256
+"""The number of cells whose background output is shown where it belongs."""
+PLACED_TYPES = frozenset({"stream", "display_data", "update_display_data", "clear_output"})
+"""Messages that front ends put under the cell that is their parent."""
 OVERTAKING_SECONDS = 5.0
 """Time limit for an interrupt to wait for its cell to begin."""
 
@@ -54,11 +58,13 @@ class IvyMagics(Magics):
         self._ipython = shell
         self._kernel = getattr(shell, "kernel", None)
         self.thread = loop_thread()
+        self._background = NativeOutput(shell, is_alone=False)
+        self._parents: dict[str, Json] = {}  # the request of the notebook's cell, by our own id
         application = getattr(self._kernel, "parent", None)
         connection_file = getattr(application, "connection_file", "")
         self.sessions = MagicSessions(
             kernel_id=kernel_id_of(connection_file) if connection_file else "",
-            on_background=NativeOutput(shell, is_alone=False).show,
+            on_background=self._show_background,
         )
         atexit.register(self.close)
 
@@ -103,12 +109,33 @@ class IvyMagics(Magics):
             # may run several of these cells.
             header={"msg_id": uuid.uuid4().hex, "msg_type": "execute_request"},
         )
+        if self._kernel is not None:
+            self._parents[cell.header["msg_id"]] = self._kernel.get_parent()
+            while len(self._parents) > PARENTS_KEPT:
+                del self._parents[next(iter(self._parents))]
         work = _MagicCell(self.sessions, options, cell)
         outcome, output = wait_in_cell(self._ipython, work, thread=self.thread, is_remote=True)
         if outcome.reply["status"] == "error":
             raise exception_for(outcome.reply, outcome.fate) from None
         if options.out:
             self._ipython.user_ns[options.out] = output.kept()
+
+    def _show_background(self, message: Message) -> None:
+        """Show a message of no running cell, under the cell that has caused it, as ipykernel does.
+
+        Called in the loop thread, whose own prints would go under the cell that has started it.
+        """
+        parent, kernel = self._parents.get(message.parent_id), self._kernel
+        if parent is None or kernel is None or message.msg_type not in PLACED_TYPES:
+            self._background.show(message)
+            return
+        kernel.session.send(
+            kernel.iopub_socket,
+            message.msg_type,
+            sendable(message.content),
+            parent=parent,
+            ident=message.msg_type.encode(),
+        )
 
     def _request(self) -> Json:
         """Return the content of the ``execute_request`` that runs us; empty outside of Jupyter."""

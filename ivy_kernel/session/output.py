@@ -38,6 +38,8 @@ AFTER_INTERRUPT_MESSAGES = 200
 AFTER_INTERRUPT_BYTES = 200_000
 """So much of what waits is still shown after an interrupt, at once: `JUPYTER_SERVER_RATE` leaves
 room for it."""
+AT_ONCE_MESSAGES = AFTER_INTERRUPT_MESSAGES + 50
+"""With notes and errors of the interrupted cell."""
 BACKGROUND_PAUSE_SECONDS = 15.0
 """A pause of background output that ends its text: longer than the route collects it for."""
 LONGEST_PAUSE_SECONDS = 0.1
@@ -90,6 +92,8 @@ class OutputQueue:
         self._updates: dict[tuple[str, str, str], list[Message]] = {}
         self._messages = 0
         self._bytes = 0
+        self._note: list[Message] = []
+        self._dropped = (0, 0)
 
     def __len__(self) -> int:
         return self._messages
@@ -97,7 +101,7 @@ class OutputQueue:
     @property
     def fits_at_once(self) -> bool:
         """Whether what waits may be shown at once, above the rate, after an interrupt."""
-        return self._messages <= AFTER_INTERRUPT_MESSAGES and self._bytes <= AFTER_INTERRUPT_BYTES
+        return self._messages <= AT_ONCE_MESSAGES and self._bytes <= 2 * AFTER_INTERRUPT_BYTES
 
     @property
     def is_long(self) -> bool:
@@ -139,6 +143,9 @@ class OutputQueue:
         kept: list[list[Message]] = []
         messages, size = AFTER_INTERRUPT_MESSAGES, AFTER_INTERRUPT_BYTES
         displays = text_bytes = 0
+        if self._note:  # of an earlier drop, and not shown yet: one note tells of both
+            self._take_out(self._note)
+            displays, text_bytes = self._dropped
         for slot in reversed(self._slots):
             if not slot:
                 continue
@@ -153,14 +160,16 @@ class OutputQueue:
             text_bytes += size_of(str(self._take_out(slot).content.get("text", "")))
             displays += not is_text
         self._slots = deque(reversed(kept))
+        self._dropped = displays, text_bytes
         if not (displays or text_bytes):
             return ""
         shown = f"{displays:,} displays and " if displays else ""
         return f"\n[… interrupted: {shown}{text_bytes:,} bytes of output are not shown here …]\n"
 
-    def put_first(self, message: Message) -> None:
-        """Add a message before all that wait."""
-        self._slots.appendleft([message])
+    def put_note(self, message: Message) -> None:
+        """Add the note of a drop before all that waits."""
+        self._note = [message]
+        self._slots.appendleft(self._note)
         self._messages += 1
         self._bytes += message.size
 
@@ -304,7 +313,7 @@ class OutputThrottle:
     def _drop_waiting(self) -> None:
         note = self._queue.drop()
         if note:
-            self._queue.put_first(note_of(note))
+            self._queue.put_note(note_of(note))
 
     def _send_soon(self) -> None:
         if self._sender is None or self._sender.done():

@@ -135,7 +135,6 @@ def test_an_endless_loop_of_displays_is_held_up_and_its_interrupt_drops_the_rest
         assert "displays and 0 bytes of output are not shown here" in run.text("stderr")
         dropped = run.text("stderr").split("interrupted: ")[1:]
         assert displays + sum(int(one.split()[0].replace(",", "")) for one in dropped) == made
-    assert displays < 8_000 + 3_000 + 2_700
     assert kernel.run("1 + 1").result == "2"
 
 

@@ -265,6 +265,26 @@ def test_no_message_holds_the_key(kernel: MagicKernel, server: RunningSandbox) -
     assert server.token not in kernel.log.read_text()
 
 
+def test_background_output_is_shown_under_its_own_cell(kernel: MagicKernel) -> None:
+    """A later cell has run meanwhile; ipykernel shows a thread's output in the same place."""
+    cell = kernel.ivy(
+        "import threading, time\n"
+        "def late():\n    time.sleep(3)\n    print('placed', flush=True)\n"
+        "threading.Thread(target=late).start()"
+    )
+    kernel.run("1")
+    found: list[str] = []
+
+    def seen() -> bool:
+        message = kernel.any_message(time.monotonic() + 30)
+        if message["msg_type"] == "stream" and "placed" in message["content"]["text"]:
+            found.append(message["parent_header"]["msg_id"])
+        return bool(found)
+
+    until(seen, "the late output", 30)
+    assert found == [cell.messages[0]["parent_header"]["msg_id"]]
+
+
 def test_background_output_is_shown(kernel: MagicKernel) -> None:
     """What a thread in the sandbox prints after its cell has ended is shown too."""
     kernel.ivy(
