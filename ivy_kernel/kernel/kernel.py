@@ -18,6 +18,7 @@ from ipykernel.kernelapp import IPKernelApp
 from traitlets import Instance
 
 from ivy_kernel._version import __version__
+from ivy_kernel.errors import local_fault
 from ivy_kernel.kernel.base import BaseKernel
 from ivy_kernel.kernel.ports import HeldPorts
 from ivy_kernel.kernel.requests import CodeHelp, ControlRequests, History, request_input
@@ -174,10 +175,13 @@ class IvyKernel(BaseKernel):
     def _faulted(self, exc: BaseException, parent: Json, *, silent: bool) -> Outcome:
         from ivy_kernel.routes.outcomes import show_error
 
-        sentence = (
-            f"A fault of the Ivy Sandbox kernel ended this cell. What it did in the sandbox is not "
-            f"known, and it was not sent again. {exc}"
-        )
+        if self.runner is None or self.runner.session is None:
+            sentence = f"Nothing of this cell was run: {local_fault(exc)}."
+        else:
+            sentence = (
+                f"A fault of the Ivy Sandbox kernel ended this cell. What it did in the sandbox is "
+                f"not known, and it was not sent again. {exc}"
+            )
 
         def sink(message: Message) -> None:
             if not silent:

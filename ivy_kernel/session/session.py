@@ -13,9 +13,11 @@ from ivy_kernel.errors import (
     NoSandboxError,
     NotFoundError,
     NotReadyError,
+    NotSentError,
     SandboxBrokenError,
     SandboxLostError,
     UnexpectedStatusError,
+    local_fault,
 )
 from ivy_kernel.models import Cell, Json, Message, Outcome, Sink
 from ivy_kernel.routes.agent.options import AgentOptions
@@ -230,6 +232,11 @@ class Session:
                 # Widget and panel should not show for a whole interval what is no longer true.
                 self.lifecycle.refresh_soon()
                 return show_ivy_error(sink, error, was_sent=run.was_sent)
+            except Exception as error:
+                if run.was_sent:
+                    raise
+                failure = NotSentError(f"Nothing of this cell was run: {local_fault(error)}.")
+                return show_ivy_error(sink, failure, was_sent=False)
             finally:
                 self._run = None
 
