@@ -70,7 +70,10 @@ class FrontEndBuildHook(BuildHookInterface[Any]):
 
         Called by hatchling before it collects the files.
         """
-        build_if_needed(Path(self.root), self.metadata.version)
+        root = Path(self.root)
+        build_if_needed(root, self.metadata.version)
+        for path in (root / "ivy_kernel/labextension").rglob("*.orig"):
+            path.unlink()  # JupyterLab's builder leaves its own copy of package.json there
 
 
 def fingerprint(root: Path) -> str:

@@ -19,6 +19,7 @@
     │   └── UnexpectedStatusError any status that the operation does not document
     ├── NetworkError              no usable answer arrived
     │   ├── NotSentError          the request provably never reached the platform
+    │   │   └── UntrustedServerError  the server's certificate is not trusted
     │   ├── NoAnswerError         it was sent, no whole answer came: its outcome is unknown
     │   └── AnswerError           an answer came that is not what the operation documents
     └── SandboxError              the sandbox cannot run this cell
@@ -32,6 +33,8 @@ A user's own exception is an output of a cell, never one of these.
 """
 
 from __future__ import annotations
+
+import errno
 
 
 class IvyError(Exception):
@@ -196,3 +199,22 @@ class OutcomeUnknownError(SandboxError):
 
 class RouteError(SandboxError):
     """No route can run cells in this sandbox."""
+
+
+def is_out_of_files(error: BaseException | None) -> bool:
+    """Whether an error comes from the limit on open files and connections of this process."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def local_fault(error: BaseException) -> str:
+    """Return what a fault of this process is, with what to do; completes "Nothing was run: …"."""
+    if is_out_of_files(error):
+        return (
+            "this process may not open another file or connection; restart the kernel, or raise "
+            "the limit (ulimit -n) before Jupyter is started"
+        )
+    return f"{type(error).__name__}: {error}"

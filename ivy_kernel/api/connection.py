@@ -41,14 +41,15 @@ from ivy_kernel.errors import (
     NotSentError,
     SettingError,
     UntrustedServerError,
+    is_out_of_files,
+    local_fault,
 )
 from ivy_kernel.settings.urls import check_url, is_loopback
 from ivy_kernel.status.clock import monotonic_seconds, parse_http_date
 
 KEEPALIVE_SECONDS = 15.0
-"""Time that an idle connection is kept. Shorter than any that we know of after which a router or
-balancer forgets a connection and drops, without a word, what is sent over it. A new one costs two
-round trips or three."""
+"""Time that an idle connection is kept: shorter than any that we know of after which a router or
+balancer forgets one and drops, without a word, what is sent over it."""
 
 SILENCE_SECONDS = 2.0
 """After so long without a sign of life a connection that is used again may have been forgotten."""
@@ -159,9 +160,7 @@ class _Exchange:
         """
         if event.endswith((".connect_tcp.complete", ".connect_unix_socket.complete")):
             self._may_be_forgotten = False  # it is a new one
-            connection = info["return_value"].get_extra_info("socket")
-            if connection is None:
-                return
+            connection: socket.socket = info["return_value"].get_extra_info("socket")
             if not self._by_socket:
                 for option in _SOCKET_OPTIONS:
                     with suppress(OSError):  # it works without, only less well
@@ -234,8 +233,10 @@ class Connection:
         return self._open_pool().client
 
     def _open_pool(self) -> _Pool:
-        if self._pool is None:
-            self._pool = _Pool(self._build())
+        try:
+            self._pool = self._pool or _Pool(self._build())
+        except OSError as error:
+            raise NotSentError(f"Nothing was sent: {local_fault(error)}.") from None
         return self._pool
 
     def _build(self) -> httpx.AsyncClient:
@@ -284,6 +285,8 @@ class Connection:
                 return ssl.create_default_context(cafile=self._ca_bundle)
             return httpx.create_ssl_context()
         except OSError as exc:  # ssl.SSLError is one
+            if is_out_of_files(exc):
+                raise
             bundle = self._ca_bundle or os.environ.get("SSL_CERT_FILE", "")
             name = "setting ca_bundle" if self._ca_bundle else "variable SSL_CERT_FILE"
             raise SettingError(
@@ -300,11 +303,12 @@ class Connection:
         for pool in pools:
             await pool.client.aclose()
 
-    def _retire(self, pool: _Pool) -> None:
-        """Have the next requests take new connections; those under way are left alone."""
-        if self._pool is pool:
+    def _doubt(self, exchange: _Exchange) -> bool:
+        """Have the next requests take new connections if this one may have been forgotten."""
+        if exchange.is_doubtful and self._pool is exchange.pool:
             self._pool = None
-            self._retired.add(pool)
+            self._retired.add(exchange.pool)
+        return exchange.is_doubtful
 
     async def send(
         self,
@@ -387,12 +391,8 @@ class Connection:
     async def _call(self, request: Request, *names: Any) -> ApiResponse:
         """Make a request that may do something: once, whatever becomes of it."""
         with self._exchange() as exchange:
-
-            def doubt() -> None:
-                if exchange.is_doubtful:
-                    self._retire(exchange.pool)
-
-            timer = asyncio.get_running_loop().call_later(DOUBT_SECONDS, doubt)
+            loop = asyncio.get_running_loop()
+            timer = loop.call_later(DOUBT_SECONDS, self._doubt, exchange)
             try:
                 return await self._send_once(exchange, request, *names)
             finally:
@@ -405,9 +405,8 @@ class Connection:
             reads = {first}
             try:
                 await asyncio.wait(reads, timeout=REPEAT_READ_SECONDS)
-                if first.done() or not exchange.is_doubtful:
+                if first.done() or not self._doubt(exchange):
                     return await first
-                self._retire(exchange.pool)
                 with self._exchange() as again:
                     reads.add(asyncio.ensure_future(self._send_once(again, request, *names)))
                     done, _ = await asyncio.wait(reads, return_when=asyncio.FIRST_COMPLETED)
@@ -460,9 +459,8 @@ class Connection:
         built = client.build_request(**request, extensions={"trace": exchange.trace})
         response = await client.send(built, stream=True)
         exchange.answered()
-        limit_bytes = self._response_limit_bytes
         own = operation.response_limit_bytes if response.is_success else ERROR_LIMIT_BYTES
-        limit_bytes = limit_bytes if own is None else min(own, limit_bytes)
+        limit_bytes = min(own or self._response_limit_bytes, self._response_limit_bytes)
         chunks: list[bytes] = []
         size_bytes = 0
         try:
@@ -488,6 +486,8 @@ class Connection:
                     f"Could not {purpose}: {host} cannot be trusted ({reason}); set ca_bundle to a "
                     f"file with your organisation's CA certificates."
                 )
+            if is_out_of_files(exc):
+                return NotSentError(f"Could not {purpose}: {local_fault(exc)}.")
             return NotSentError(
                 f"Could not {purpose}: {host} cannot be reached ({reason}); check the network, "
                 f"the proxy and the setting {operation.url_setting}."

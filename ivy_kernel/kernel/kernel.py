@@ -18,6 +18,7 @@ from ipykernel.kernelapp import IPKernelApp
 from traitlets import Instance
 
 from ivy_kernel._version import __version__
+from ivy_kernel.errors import local_fault
 from ivy_kernel.kernel.base import (
     SOCKET_BYTES,
     SOCKET_MESSAGES,
@@ -195,10 +196,13 @@ class IvyKernel(BaseKernel):
         return count
 
     def _faulted(self, exc: BaseException, parent: Json, *, silent: bool) -> Outcome:
-        sentence = (
-            f"A fault of the Ivy Sandbox kernel ended this cell. What it did in the sandbox is not "
-            f"known, and it was not sent again. {exc}"
-        )
+        if self.runner is None or self.runner.session is None:
+            sentence = f"Nothing of this cell was run: {local_fault(exc)}."
+        else:
+            sentence = (
+                f"A fault of the Ivy Sandbox kernel ended this cell. What it did in the sandbox is "
+                f"not known, and it was not sent again. {exc}"
+            )
         return self._show_end(type(exc).__name__, sentence, "unknown", parent, silent=silent)
 
     def _interrupted_before(self, parent: Json, *, silent: bool) -> Outcome:

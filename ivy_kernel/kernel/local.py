@@ -38,7 +38,7 @@ class LocalShell:
         shell = ZMQInteractiveShell.instance(
             config=kernel.config, profile_dir=kernel.profile_dir, kernel=self._kernel
         )
-        self._kernel = kernel
+        self._app = kernel.parent
         self._shell = cast("Any", shell)  # its members are declared as their base classes
         self._shell.ask_exit = _end_the_cell  # `exit()` would end this process, the kernel
         self._shell.history_manager.enabled = False  # its file belongs to the user's own IPython
@@ -96,7 +96,7 @@ class LocalShell:
     def _folder_on_path(self) -> Iterator[None]:
         """Have imports look in the notebook's folder; only now, see `IvyKernelApp.init_path`."""
         before = "" in sys.path
-        self._kernel.parent.add_folder_to_path()
+        self._app.add_folder_to_path()
         try:
             yield
         finally:

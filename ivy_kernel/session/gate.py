@@ -43,6 +43,12 @@ LOOK_TWICE_SECONDS = 0.3
 replica of the platform may be wrong."""
 
 
+LOST_BY_HIDDEN_CODE = (
+    "The variables are gone, because the sandbox or its Python ended while code ran there that no "
+    "cell shows."
+)
+
+
 class SandboxGate:
     """Makes sure that a usable sandbox, route and namespace exist before a cell is sent.
 
@@ -349,11 +355,11 @@ class SandboxGate:
         if loss is not None:
             raise loss
 
-    def told(self, cell: Cell, loss: SandboxLostError) -> None:
+    def told(self, cell: Cell, loss: SandboxLostError | None = None) -> None:
         """Called when a cell has ended as lost: the user knows, unless the cell is hidden."""
         self._namespace.forget()
         if cell.silent or not cell.store_history:
-            self._namespace.lose(loss)
+            self._namespace.lose(loss or SandboxLostError(LOST_BY_HIDDEN_CODE))
 
     def out_of_contact(self) -> None:
         """Have the next cell look at the sandbox first."""

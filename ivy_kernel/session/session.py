@@ -12,8 +12,10 @@ from ivy_kernel.errors import (
     IvyError,
     NotFoundError,
     NotReadyError,
+    NotSentError,
     SandboxError,
     SandboxLostError,
+    local_fault,
 )
 from ivy_kernel.models import Cell, Json, Message, Namespace, Outcome, Sink
 from ivy_kernel.routes.agent.options import AgentOptions
@@ -35,11 +37,6 @@ from ivy_kernel.session.route_choice import RouteChoice
 from ivy_kernel.status.model import SandboxStatus
 
 Result = TypeVar("Result")
-
-LOST_BY_HIDDEN_CODE = (
-    "The variables are gone, because the sandbox or its Python ended while code ran there that no "
-    "cell shows."
-)
 
 NOT_RUN = (
     "Interrupted before it was sent to the sandbox. Nothing of this cell was run. A sandbox that "
@@ -260,10 +257,15 @@ class Session:
             try:
                 outcome = await work(run)
                 if outcome.fate == "lost":
-                    self._gate.told(cell, SandboxLostError(LOST_BY_HIDDEN_CODE))
+                    self._gate.told(cell)
                 return outcome
             except IvyError as error:
                 return await self._end_with_error(run, error, cell, sink)
+            except Exception as error:
+                if run.was_sent:
+                    raise
+                failure = NotSentError(f"Nothing of this cell was run: {local_fault(error)}.")
+                return await self._end_with_error(run, failure, cell, sink)
             finally:
                 self._run = None
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import resource
+import sys
 import time
 from collections.abc import Callable
+from itertools import count, islice
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -91,3 +95,42 @@ def test_questions_that_front_ends_ask_by_themselves_leave_the_sandbox_alone(
     before = server.counters()["calls"]
     assert usage(kernel)["pid"] == theirs  # as it was in that cell
     assert server.counters()["calls"] == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="sets a limit of another process")
+@pytest.mark.parametrize("route", ["notebook", "agent"])
+@pytest.mark.parametrize("free_descriptors", [0, 1])
+def test_a_kernel_that_may_open_no_more_files_says_that_nothing_ran(
+    server: RunningSandbox,
+    start_kernel: StartKernel,
+    new_chat: Callable[[], str],
+    route: str,
+    free_descriptors: int,
+) -> None:
+    """Where it cannot send the cell; and once it may open files again, the cell runs, once."""
+    chat = new_chat()
+    server.ready(chat)
+    kernel = start_kernel(variables=kernel_variables(server, chat, IVY_ROUTE=route))
+    kernel.run("%ivy config")
+    usual = set_file_limit(kernel.pid, free_descriptors)
+    cell = kernel.run("ran = globals().get('ran', 0) + 1; ran")
+    resource.prlimit(kernel.pid, resource.RLIMIT_NOFILE, usual)
+    if cell.reply["status"] == "error":
+        assert cell.reply["ename"] == "NotSentError"
+        assert "may not open another file or connection" in cell.reply["evalue"]
+        assert "ulimit -n" in cell.reply["evalue"]
+        assert "not known" not in cell.reply["evalue"]
+        cell = kernel.run("ran = globals().get('ran', 0) + 1; ran")
+    else:
+        assert free_descriptors > 0
+    assert cell.result == "1"
+
+
+def set_file_limit(process_id: int, free_descriptors: int) -> tuple[int, int]:
+    """Leave a process so many descriptors to open; return its limits of before."""
+    used = {int(entry.name) for entry in Path(f"/proc/{process_id}/fd").iterdir()}
+    free = (number for number in count() if number not in used)
+    limit = next(islice(free, free_descriptors, None))
+    before = resource.prlimit(process_id, resource.RLIMIT_NOFILE)
+    resource.prlimit(process_id, resource.RLIMIT_NOFILE, (limit, before[1]))
+    return before

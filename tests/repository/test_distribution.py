@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tarfile
@@ -65,7 +66,18 @@ def test_the_wheel_holds_every_module_and_nothing_else(wheel: zipfile.ZipFile) -
         wheel.read("ivy_kernel/kernelspec/kernel.json")
         == (ROOT / "kernelspec" / "kernel.json").read_bytes()
     )
-    assert not [name for name in names if "node_modules" in name or name.startswith("tests/")]
+    info, data = (f"ivy_kernel-{ivy_kernel.__version__}.{end}" for end in ("dist-info", "data"))
+    lab = f"{data}/data/share/jupyter/labextensions/ivy-kernel"
+    wanted = [
+        *(r"ivy_kernel/.+\.py", r"ivy_kernel/py\.typed", r"ivy_kernel/static/widget\.(css|js)"),
+        r"ivy_kernel/examples/(.+\.ipynb|data/.+\.(md|csv|fasta))",
+        rf"{data}/data/etc/jupyter/jupyter_server_config\.d/ivy_kernel\.json",
+        rf"{data}/data/{SPEC}/(kernel\.json|logo-.+\.(png|svg))",
+        rf"{lab}/((package|install)\.json|schemas/ivy-kernel/plugin\.json)",
+        rf"{lab}/static/(.+\.js|third-party-licenses\.json)",
+        rf"{info}/(METADATA|WHEEL|RECORD|entry_points\.txt|licenses/LICENSE)",
+    ]
+    assert [name for name in names if not any(re.fullmatch(each, name) for each in wanted)] == []
 
 
 @pytest.mark.timeout(330)
