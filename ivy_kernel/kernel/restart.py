@@ -34,6 +34,7 @@ from jupyter_core.paths import jupyter_runtime_dir
 
 from ivy_kernel.errors import IvyError, NotSentError
 from ivy_kernel.session import private_file
+from ivy_kernel.settings.settings import environment_with_keys
 
 if TYPE_CHECKING:  # what takes long to import is imported when a process ends, or goes on after it
     from traitlets.config import Config
@@ -289,6 +290,7 @@ def go_on_after(connection_file: str, flags: Config | None, *, restart: bool) ->
             [sys.executable, "-m", __name__],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
+            env=environment_with_keys(),
             cwd=jupyter_runtime_dir(),  # Python looks for modules there, not in the user's folder
             start_new_session=True,  # this process's group may be killed
             text=True,

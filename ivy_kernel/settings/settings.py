@@ -203,6 +203,11 @@ def take_keys() -> None:
             _TAKEN_KEYS[name] = os.environ.pop(name)
 
 
+def environment_with_keys() -> dict[str, str]:
+    """Return the environment for a program of our own that needs the keys, taken out or not."""
+    return {**_TAKEN_KEYS, **os.environ}
+
+
 def variable(name: str) -> str:
     """Return a variable of the environment, or the key that was taken out of it; else empty."""
     return os.environ.get(name) or _TAKEN_KEYS.get(name, "")
