@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 import nbformat
@@ -42,6 +43,9 @@ def numbers(outputs: list[dict]) -> list[int]:
     return [int(output["data"]["text/plain"]) for output in outputs]
 
 
+@pytest.mark.skipif(
+    "IVY_TEST_THOROUGH" not in os.environ, reason="takes minutes: set IVY_TEST_THOROUGH=1"
+)
 @pytest.mark.parametrize("runner", ["nbclient", "papermill"])
 def test_a_burst_arrives_whole_at_a_client_without_a_jupyter_server(
     runner: str,
