@@ -94,12 +94,13 @@ def find() -> LocalServer | None:
 
 
 def listens(found: LocalServer) -> bool:
-    """Whether anything accepts connections at a server's address."""
-    host, _, port = found.url.partition("://")[2].partition("/")[0].rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), timeout=1.0).close()
-    except OSError:
-        return False
+    """Whether a server accepts connections at its socket."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(1.0)
+        try:
+            connection.connect(found.socket_path)
+        except OSError:
+            return False
     return True
 
 
