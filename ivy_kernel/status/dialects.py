@@ -415,6 +415,8 @@ def join(
     retry_seconds
         After so long Recoup is worth another request; ``None`` when nothing is missing.
     """
+    if reason and recoup is not None and _contradicts(ivy, recoup):
+        recoup = None  # what it said a while ago is no longer so, and it cannot be asked
     unknown = [_missing_sentence(ivy, recoup, reason)] if reason else []
     joined = replace(ivy, retry_seconds=retry_seconds)
     if recoup is not None:

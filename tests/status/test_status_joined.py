@@ -111,6 +111,15 @@ def test_a_contradiction_is_told_and_looked_at_again(word: State) -> None:
     assert PollIntervals().after_answer(status, 100.1) == 5.0
 
 
+def test_what_recoup_said_before_its_outage_contradicts_nothing() -> None:
+    """A sandbox that was resumed meanwhile: one sentence says what is unknown, and why."""
+    joined = join(ivy("active"), recoup("hibernated"), reason="Recoup cannot be reached.")
+    assert joined.state == "active"
+    assert joined.unknown == (
+        "When it hibernates and expires is not known: Recoup cannot be reached.",
+    )
+
+
 def test_the_last_seconds_before_the_expiry_are_no_contradiction() -> None:
     """Recoup calls a runtime active only until 10 s before; its expiry counts down to the end."""
     ending = recoup("expired", expires_at=CLOCK - 60 * MINUTE + timedelta(seconds=7))
