@@ -234,8 +234,7 @@ class SandboxGate:
                 raise self._lost(status)
             raise SandboxFailedError(
                 f"{self._lifecycle.name} did not become ready: its state is now "
-                f"{_state_word(status)}. Nothing of this cell was run. Run it again to start a "
-                f"new sandbox."
+                f"{_state_word(status)}. Nothing of this cell was run. {self._advice(status)}"
             )
         return status
 
@@ -387,12 +386,13 @@ class SandboxGate:
         return SandboxLostError(
             f"{self._lifecycle.name} is gone (its state is now {_state_word(status)}), and {what} "
             f"with it.",
-            advice=(
-                f"Run it again to {_start(status)}."
-                if self._auto_create
-                else f"Run %ivy create to {_start(status)}, then this cell again."
-            ),
+            advice=self._advice(status),
         )
+
+    def _advice(self, status: SandboxStatus) -> str:
+        if self._auto_create:
+            return f"Run it again to {_start(status)}."
+        return f"Run %ivy create to {_start(status)}, then this cell again."
 
 
 def _state_word(status: SandboxStatus) -> str:

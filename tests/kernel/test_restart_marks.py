@@ -58,6 +58,7 @@ def test_a_chat_that_was_not_used_between_two_restarts_is_emptied_after_the_seco
     attach(kernel, second)
     kernel.run("x = 1")
     kernel.restart()
+    attach(kernel, first)
     kernel.run("1")
     kernel.restart()
     attach(kernel, second)
