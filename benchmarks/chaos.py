@@ -196,7 +196,10 @@ class Shard:
                 self._recover(f"cell {number}, {victim}", told=False, killed_wrapper=True)
                 continue
             self._revive(victim)
-            told = self._check(number, self._end_of(message_id), may_fail=True)
+            end = self._end_of(message_id)
+            told = self._check(number, end, may_fail=True)
+            if "goes on there" in end["stderr"] and victim in ("agent", "local server"):
+                self._fault("false sentence", f"cell {number}: {end['stderr']}")
             self._recover(f"cell {number}, {victim}", told=told)
 
     def _end_of(self, message_id: str) -> dict[str, Any]:
@@ -242,7 +245,7 @@ class Shard:
             self._remember(end["sentence"])
             if not may_fail:
                 self._fault("failed without a kill", f"cell {number}: {end['sentence']}")
-            if NOTHING_RAN.search(said) and times:
+            if NOTHING_RAN.search(end["sentence"]) and times:
                 self._fault("false sentence", f"cell {number} ran, but: {said}")
             if end["status"] == "hung" or "NameError" in said:
                 self._fault("silence", f"cell {number}: {said}")
