@@ -155,8 +155,8 @@ def warnings(status: SandboxStatus, now: float) -> list[str]:
 
 _FATE: dict[Arrival, str] = {
     "arrived": (
-        "What was sent goes on there, and its output is fetched when it can be; interrupt twice to "
-        "give up."
+        "What was sent has arrived: it goes on as long as the sandbox does, and its output is "
+        "fetched when it can be; interrupt twice to give up."
     ),
     "not arrived": (
         "Nothing of this cell was run: it is sent when the sandbox can be reached; interrupt to "

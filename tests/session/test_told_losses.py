@@ -380,7 +380,7 @@ async def test_a_platform_that_cannot_be_reached_is_no_loss(
         if route == "agent":  # it goes on trying
             await eventually(lambda: "cannot be reached" in notebook.text, "the note")
             assert "Nothing of this cell was run" in notebook.text
-            assert "goes on there" not in notebook.text
+            assert "has arrived: it goes on" not in notebook.text
             await notebook.session.interrupt()
             assert (await running).fate == "interrupted"
         else:
