@@ -184,7 +184,9 @@ async def check_tools(session: Session) -> Finding:
     persist = "variables persist between cells"
     if facts.get("variables_persist") is False:
         persist = "variables are lost after each cell"
-    return Finding("tools", True, "; ".join([*route_lines(facts), persist]))
+    field = facts.get("code_field") or "code"
+    takes = [] if field == "code" else [f"the tool takes code in its field {field!r}"]
+    return Finding("tools", True, "; ".join([*route_lines(facts), *takes, persist]))
 
 
 def where(settings: Ivy) -> str:

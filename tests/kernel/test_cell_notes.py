@@ -24,6 +24,10 @@ class Host:
     def __init__(self) -> None:
         self.messages: list[Message] = []
         self.shown = asyncio.Event()
+        self.is_full = False
+
+    async def settle(self) -> None:
+        """Its front end has read all."""
 
     def publish(self, message: Message) -> None:
         """Keep a message."""

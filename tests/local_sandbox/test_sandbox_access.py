@@ -267,12 +267,12 @@ def test_a_large_body_is_taken(server: RunningSandbox, chat: str) -> None:
 
 def test_an_unexpected_error_is_500_without_internals(server: RunningSandbox, chat: str) -> None:
     """An unexpected error is JSON, and says nothing of paths or code."""
-    calls = server.root / ".state" / chat / "calls"
-    calls.rmdir()
+    workspace = server.root / chat
+    elsewhere = workspace.rename(server.root / "elsewhere")
     status, _, body = server.call(
         "POST", f"/v1/sandbox/{chat}/tool/sandbox_python", {"code": "print(1)"}
     )
-    calls.mkdir()
+    elsewhere.rename(workspace)
     assert status == 500
     assert set(body) == {"error", "code"}
     assert str(server.root) not in json.dumps(body)

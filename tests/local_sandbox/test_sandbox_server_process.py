@@ -56,7 +56,7 @@ def test_runtime_file_is_private_whole_and_removed() -> None:
     with running_sandbox(token="a-token-of-this-test") as server:
         assert stat.S_IMODE(server.runtime_file.stat().st_mode) == 0o600
         about = json.loads(server.runtime_file.read_text())
-        assert set(about) == {"url", "token", "pid", "version", "started"}
+        assert set(about) == {"url", "socket", "token", "pid", "version", "started"}
         assert about["token"] == "a-token-of-this-test"
         assert about["pid"] == server.process.pid
         assert about["url"].startswith("http://127.0.0.1:")

@@ -71,6 +71,7 @@ def test_the_wheel_holds_every_module_and_nothing_else(wheel: zipfile.ZipFile) -
     wanted = [
         *(r"ivy_kernel/.+\.py", r"ivy_kernel/py\.typed", r"ivy_kernel/static/widget\.(css|js)"),
         r"ivy_kernel/examples/(.+\.ipynb|data/.+\.(md|csv|fasta))",
+        r"ivy_kernel/kernelspec/(kernel\.json|logo-.+\.(png|svg))",
         rf"{data}/data/etc/jupyter/jupyter_server_config\.d/ivy_kernel\.json",
         rf"{data}/data/{SPEC}/(kernel\.json|logo-.+\.(png|svg))",
         rf"{lab}/((package|install)\.json|schemas/ivy-kernel/plugin\.json)",

@@ -30,7 +30,7 @@ def test_the_code_field_is_found_by_probing(tmp_path: Path, route: str) -> None:
                 timeout=60,
                 check=False,
             )
-            assert "code_field source" in doctor.stdout
+            assert "takes code in its field 'source'" in doctor.stdout
 
 
 def test_a_field_that_nobody_knows_is_a_setting(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ STATUSES = {
     "UnexpectedStatusError": 502,
     "NetworkError": 502,
     "NotSentError": 502,
+    "UntrustedServerError": 502,
     "NoAnswerError": 504,
     "AnswerError": 502,
     "SandboxError": 409,

@@ -314,6 +314,11 @@ async def test_an_interrupt_after_a_cells_end_does_not_change_that_end(
         def publish(self, message: Message) -> None:
             pass
 
+        is_full = False
+
+        async def settle(self) -> None:
+            pass
+
         async def ask_user(self, prompt: str, *, is_secret: bool) -> str:
             return ""
 

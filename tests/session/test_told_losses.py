@@ -292,7 +292,7 @@ async def test_an_end_elsewhere_is_told(
     end_of(server, chat)
     await notices(notebook)
     sentence = await notebook.told_once()
-    assert f"Chat {chat} is gone (its state is now 'none')" in sentence
+    assert f"Chat {chat} is gone (its state is now 'not started')" in sentence
 
 
 @pytest.mark.parametrize("created_by", ["elsewhere", "command"])

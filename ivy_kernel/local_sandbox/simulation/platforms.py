@@ -370,7 +370,7 @@ def _events(run: Run) -> Json:
         if out["output_type"] == "stream":
             events.append({"type": out["name"], "text": out["text"], "timestamp": 2})
         elif "data" in out:
-            named = {_TYPED_NAMES[mime]: out["data"][mime] for mime in out["data"]}
+            named = {_TYPED_NAMES.get(mime, mime): out["data"][mime] for mime in out["data"]}
             is_main = out["output_type"] == "execute_result"
             events.append({"type": "result", **named, "is_main_result": is_main})
         else:

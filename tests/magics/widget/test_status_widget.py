@@ -178,7 +178,7 @@ def test_countdowns_follow_the_servers_clock(
     assert shown["hibernates_in_ms"] <= 90_000
     assert shown["dialect"] == "ivy+recoup"
     assert shown["uptime_ms"] is not None
-    assert "warning: the sandbox hibernates in 1 min" in data["text/plain"]
+    assert "hibernates in: 1 min" in data["text/plain"]
 
 
 def test_a_refused_key_is_stale_until_it_is_corrected(
