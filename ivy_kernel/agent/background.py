@@ -46,7 +46,9 @@ class BackgroundWork:
     """
 
     def __init__(self) -> None:
-        self._own_threads = set(sys._current_frames())
+        # With the objects: the identity of a thread that has ended is given to a new one.
+        known = _known_threads()
+        self._own_threads = {identity: known.get(identity) for identity in sys._current_frames()}
         self._machinery = tuple(_directories(MACHINERY))
 
     def count(self, loop: asyncio.AbstractEventLoop | None = None) -> int:
@@ -60,15 +62,14 @@ class BackgroundWork:
         return self._threads() + (0 if loop is None else self._loop_work(loop))
 
     def _threads(self) -> int:
-        known: dict[int, threading.Thread] = {
-            thread.ident: thread for thread in threading.enumerate() if thread.ident
-        }
+        known = _known_threads()
         found = 0
         # Threads without a frame of Python's, such as a numeric library's, are not among these.
         for identity, frame in sys._current_frames().items():
-            if identity in self._own_threads or identity == threading.get_ident():
-                continue
             thread = known.get(identity)
+            is_own = identity in self._own_threads and self._own_threads[identity] is thread
+            if is_own or identity == threading.get_ident():
+                continue
             code = frame.f_code
             is_idle = code.co_filename.endswith(IDLE_WORKER[0]) and code.co_name == IDLE_WORKER[1]
             if not (is_idle or type(thread).__module__.startswith(SILENT_THREADS)):
@@ -112,6 +113,10 @@ class BackgroundWork:
             return False
         # A server that listens has a callback of asyncio's own, and may have a handler that prints.
         return not name.startswith(self._machinery) or code.co_name == "_accept_connection"
+
+
+def _known_threads() -> dict[int, threading.Thread]:
+    return {thread.ident: thread for thread in threading.enumerate() if thread.ident}
 
 
 def _directories(packages: Iterable[str]) -> Iterable[str]:

@@ -172,6 +172,10 @@ kernel's own streams are put back. The answer to a ping says whether a cell runs
 (jupyter_ui_poll's) take requests while they wait."""
 
 
+def _type_of(header: bytes) -> str:
+    return str(json.loads(header.decode("utf-8")).get("msg_type"))
+
+
 def is_importable() -> bool:
     """Whether this interpreter has what a real ipykernel needs."""
     try:
@@ -194,6 +198,7 @@ class IPythonKernel(KernelProcess):
         self._waker: Any = None
         self._pings = 0
         self._probe_id = b"none"
+        self._last_parent = b"{}"
         self._is_ready = False
         self._is_heard = False
         self._info: dict[str, Any] = {}
@@ -334,9 +339,16 @@ class IPythonKernel(KernelProcess):
         header, parent, metadata, content = frames[start + 2 : start + 6]
         if channel in ("shell", "iopub"):
             self._watchdog.heard(parent, time.monotonic())
-        if PING_PREFIX.encode() in parent:
+        is_of_ping = PING_PREFIX.encode() in parent
+        if is_of_ping and (channel == "shell" or _type_of(header) == "status"):
             self._take_answer_to_ping(channel, parent, content)
-        elif BACKGROUND_TYPE.encode() in header:
+            return
+        if is_of_ping:
+            # ipykernel gives what a thread says to the request that it took last.
+            parent = self._last_parent
+        elif channel == "iopub" and b'"msg_id"' in parent:
+            self._last_parent = parent
+        if BACKGROUND_TYPE.encode() in header:
             self.take_background(json.loads(content.decode("utf-8")))
         # The welcome tells a new subscriber that it is subscribed; it belongs to no request.
         elif b"iopub_welcome" not in header:

@@ -279,6 +279,7 @@ class ShellKernel(KernelProcess):
         self._socket = ours
         self._incoming = bytearray()
         self._outgoing = bytearray()
+        self._last_parent: dict[str, Any] = {}
         with theirs:
             descriptor = theirs.fileno()
             flags = ["-S"] if sys.flags.no_site else []
@@ -342,10 +343,15 @@ class ShellKernel(KernelProcess):
         if "ready" in message:
             self.on_ready(message["ready"])
             return
-        if message["p"].get("msg_id") == PROBE_ID:
+        is_of_probe = message["p"].get("msg_id") == PROBE_ID
+        if is_of_probe and (message["c"] == "shell" or message["h"]["msg_type"] == "status"):
             if message["c"] == "shell":
                 self.on_probed(False)
             return
+        if is_of_probe:  # a thread speaks, and the kernel gives that to the last request
+            message["p"] = self._last_parent
+        elif message["p"]:
+            self._last_parent = message["p"]
         if message["h"]["msg_type"] == BACKGROUND_TYPE:
             self.take_background(message["d"])
             return

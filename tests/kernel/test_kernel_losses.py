@@ -249,9 +249,10 @@ def test_the_end_of_the_local_sandbox_is_told_in_the_kernel(
         kernel.home.stop_sandbox()
 
 
-@pytest.mark.parametrize("noticed_by", ["cell", "status"])
-@pytest.mark.parametrize("ends", ["sigterm", "sigkill"])
-@pytest.mark.parametrize("route", ["agent", "notebook"])
+@pytest.mark.parametrize(
+    ("route", "ends", "noticed_by"),
+    [("agent", "sigkill", "cell"), ("notebook", "sigterm", "status")],
+)
 def test_the_end_of_the_local_sandbox_is_told_by_the_magic(
     run_kernel: Callable[..., MagicKernel],
     new_home: Callable[[], Home],

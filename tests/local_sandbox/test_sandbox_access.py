@@ -267,12 +267,12 @@ def test_a_large_body_is_taken(server: RunningSandbox, chat: str) -> None:
 
 def test_an_unexpected_error_is_500_without_internals(server: RunningSandbox, chat: str) -> None:
     """An unexpected error is JSON, and says nothing of paths or code."""
-    workspace = server.root / chat
-    elsewhere = workspace.rename(server.root / "elsewhere")
+    sockets = server.root / ".state" / chat / "run"
+    sockets.rmdir()
     status, _, body = server.call(
-        "POST", f"/v1/sandbox/{chat}/tool/sandbox_python", {"code": "print(1)"}
+        "POST", f"/v1/sandbox/{chat}/tool/sandbox_notebook", {"code": "print(1)"}
     )
-    elsewhere.rename(workspace)
+    sockets.mkdir()
     assert status == 500
     assert set(body) == {"error", "code"}
     assert str(server.root) not in json.dumps(body)

@@ -221,7 +221,9 @@ async def kill_both() -> None:
     await _gone(supervisor, server)
 
 
-ENDS = [sigterm, kill_server, kill_supervisor, kill_both]
+ENDS = [sigterm, kill_both]
+if "IVY_TEST_THOROUGH" in os.environ:
+    ENDS += [kill_server, kill_supervisor]
 
 
 @pytest.mark.parametrize(("route", "notices"), NOTICED_BY)

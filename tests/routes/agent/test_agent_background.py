@@ -105,6 +105,19 @@ async def test_what_lives_without_a_voice_costs_no_calls(
         assert far.tools.calls == calls
 
 
+@pytest.mark.parametrize("kernel", ["ipykernel", "shell"])
+async def test_what_a_thread_says_after_a_long_cell_is_shown(
+    sandbox: RunningSandbox, kernel: str
+) -> None:
+    """The question that the kernel is asked during the cell takes none of its output away."""
+    async with route_to(sandbox, kernel=kernel) as far:
+        ran = await far.run(
+            "import threading, time\nthreading.Timer(4, print, ('late',)).start()\ntime.sleep(2.5)"
+        )
+        assert ran.fate == "succeeded"
+        await eventually(lambda: text_of(far.background).strip() == "late", "the late output")
+
+
 async def test_a_thread_that_goes_on_printing_costs_few_calls(
     sandbox: RunningSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
