@@ -193,10 +193,6 @@ def ask_meanwhile(kernel: KernelDriver, noticed_by: str) -> None:
     """Let something else than a cell meet the end first."""
     if noticed_by == "completion":
         kernel.ask("complete", "x", 1)
-    elif noticed_by == "usage":
-        message = kernel.client.session.msg("usage_request", {})
-        kernel.client.control_channel.send(message)
-        kernel.client.get_control_msg(timeout=20)
     elif noticed_by == "status":
         kernel.run("%ivy status")
     elif noticed_by == "widget":
@@ -221,14 +217,11 @@ def told_once(kernel: KernelDriver, magic: str = "", *, beside: bool = False) ->
 @pytest.mark.parametrize(
     ("route", "ends", "noticed_by"),
     [
-        ("agent", "sigterm", "cell"),
         ("agent", "sigkill", "completion"),
-        ("agent", "sigkill", "usage"),
         ("agent", "sigterm", "status"),
         ("agent", "sigkill", "widget"),
         ("notebook", "sigkill", "cell"),
-        ("notebook", "sigterm", "completion"),
-        ("script", "sigkill", "cell"),
+        ("script", "sigterm", "cell"),
     ],
 )
 def test_the_end_of_the_local_sandbox_is_told_in_the_kernel(

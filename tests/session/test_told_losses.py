@@ -221,9 +221,8 @@ async def kill_both() -> None:
     await _gone(supervisor, server)
 
 
-ENDS = [sigterm, kill_both]
-if "IVY_TEST_THOROUGH" in os.environ:
-    ENDS += [kill_server, kill_supervisor]
+THOROUGH = "IVY_TEST_THOROUGH" in os.environ
+ENDS = [sigterm, kill_both, *([kill_server, kill_supervisor] if THOROUGH else [])]
 
 
 @pytest.mark.parametrize(("route", "notices"), NOTICED_BY)
@@ -277,8 +276,13 @@ async def as_503(notebook: Notebook) -> None:
     client.run_tool = answered  # type: ignore[method-assign]  # stands for another platform
 
 
-@pytest.mark.parametrize(("route", "notices"), [*NOTICED_BY, ("agent", polls_for_long)])
-@pytest.mark.parametrize("status_code", [404, 503])
+@pytest.mark.parametrize(
+    ("route", "notices", "status_code"),
+    [
+        *((*each, 404) for each in [*NOTICED_BY, ("agent", polls_for_long)]),
+        *((*each, 503) for each in NOTICED_BY if THOROUGH or each[1] is nothing),
+    ],
+)
 async def test_an_end_elsewhere_is_told(
     on_platform: Callable[..., Any],
     server: RunningSandbox,
