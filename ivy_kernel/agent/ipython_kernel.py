@@ -340,7 +340,7 @@ class IPythonKernel(KernelProcess):
         if channel in ("shell", "iopub"):
             self._watchdog.heard(parent, time.monotonic())
         is_of_ping = PING_PREFIX.encode() in parent
-        if is_of_ping and (channel == "shell" or _type_of(header) == "status"):
+        if is_of_ping and (channel in ("shell", "control") or _type_of(header) == "status"):
             self._take_answer_to_ping(channel, parent, content)
             return
         if is_of_ping:
