@@ -247,12 +247,12 @@ def test_the_second_interrupt_frees_the_kernel(start_kernel: StartKernel, what: 
     kernel.run("1")
     code = f"{DEAF}{HOSTILE[what]}\nwhile True: pass"
     message_id = kernel.submit(code)
-    seen = kernel.until(message_id, lambda message: message["msg_type"] == "stream")
+    seen = kernel.until(message_id, lambda message: message["msg_type"] == "stream", 90)
     kernel.interrupt()
     kernel.interrupt()
-    cell = kernel.finish(message_id, earlier=seen, timeout_seconds=60)
+    cell = kernel.finish(message_id, earlier=seen, timeout_seconds=120)
     assert cell.reply["status"] == "error"
     assert "restarting the kernel ends it" in cell.reply["evalue"]
-    assert kernel.run("%ivy status").reply["status"] == "ok"
+    assert kernel.run("%ivy status", timeout_seconds=90).reply["status"] == "ok"
     kernel.restart()
-    assert kernel.run("'kernel' in globals()").result == "False"
+    assert kernel.run("'kernel' in globals()", timeout_seconds=90).result == "False"
