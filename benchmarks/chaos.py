@@ -32,7 +32,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests" / "support"))
 
-from fault_proxy import FaultProxy, Faults  # noqa: E402
+from fault_proxy import ALL_FAULTS, FaultProxy  # noqa: E402
 from home import Home  # noqa: E402
 from kernel_driver import KernelDriver, is_idle  # noqa: E402
 from sandbox_server import RunningSandbox, running_sandbox  # noqa: E402
@@ -42,17 +42,6 @@ TOKEN = "chaos-token-of-this-machine"
 CELL_SECONDS = 240.0
 TRIES = 12
 """Cells that may fail in a row after a kill, each with a true sentence, before it is a fault."""
-
-ALL_FAULTS = Faults(
-    lost_answer=0.2,
-    lost_request=0.05,
-    broken_body=0.05,
-    cut_body=0.05,
-    dripped=0.05,
-    doubled=0.05,
-    delayed=0.05,
-    statuses=tuple((status, 0.05) for status in (429, 500, 502, 503, 504)),
-)
 
 VICTIMS = ("wrapper kernel", "sandbox's Python", "agent", "local server")
 NOTHING_RAN = re.compile(r"[Nn]othing of this cell|[Nn]othing was run|provably")

@@ -20,3 +20,12 @@ def kernel(
     home = Home(tmp_path_factory.mktemp("kernel"))
     with running_kernel(home, kernel_variables(server, new_chat())) as running:
         yield running
+
+
+@pytest.fixture
+def chats(server: RunningSandbox, new_chat: Callable[[], str]) -> tuple[str, str]:
+    """Two chats whose sandboxes are there."""
+    first, second = new_chat(), new_chat()
+    for chat in (first, second):
+        server.ready(chat, f"session-of-{chat}", f"campaign-of-{chat}")
+    return first, second

@@ -6,13 +6,12 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kernel_driver import CellRun, KernelDriver, StartKernel
-from sandbox_server import RunningSandbox, until
+from sandbox_server import until
 
 from ivy_kernel.kernel.restart import RestartMark
 
@@ -23,15 +22,6 @@ def attach(kernel: KernelDriver, chat: str) -> None:
     """Send the cells that follow to another chat."""
     cell = kernel.run(f"%ivy attach {chat} --campaign campaign-of-{chat} --session s-{chat}")
     assert cell.reply["status"] == "ok", cell.reply
-
-
-@pytest.fixture
-def chats(server: RunningSandbox, new_chat: Callable[[], str]) -> tuple[str, str]:
-    """Two chats whose sandboxes are there."""
-    first, second = new_chat(), new_chat()
-    for chat in (first, second):
-        server.ready(chat, f"session-of-{chat}", f"campaign-of-{chat}")
-    return first, second
 
 
 @pytest.mark.parametrize("route", ["agent", "notebook"])

@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import psutil
@@ -35,15 +35,6 @@ threading.Thread(target=time.sleep, args=(600,)).start()
 print(os.getpid(), os.getppid(), flush=True)
 """
 """A cell that has ended, and left something that goes on."""
-
-
-@pytest.fixture
-def chats(server: RunningSandbox, new_chat: Callable[[], str]) -> tuple[str, str]:
-    """Two chats whose sandboxes are there."""
-    first, second = new_chat(), new_chat()
-    for chat in (first, second):
-        server.ready(chat, f"session-of-{chat}", f"campaign-of-{chat}")
-    return first, second
 
 
 @contextlib.contextmanager

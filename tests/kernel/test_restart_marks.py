@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from kernel_driver import KernelDriver, StartKernel
-from sandbox_server import RunningSandbox
 
 from ivy_kernel.kernel import restart
 from ivy_kernel.kernel.restart import RestartMark
@@ -17,15 +15,6 @@ def attach(kernel: KernelDriver, chat: str) -> None:
     """Send the cells that follow to another chat."""
     cell = kernel.run(f"%ivy attach {chat} --campaign campaign-of-{chat}")
     assert cell.reply["status"] == "ok", cell.reply
-
-
-@pytest.fixture
-def chats(server: RunningSandbox, new_chat: Callable[[], str]) -> tuple[str, str]:
-    """Two chats whose sandboxes are there."""
-    first, second = new_chat(), new_chat()
-    for chat in (first, second):
-        server.ready(chat, f"session-of-{chat}", f"campaign-of-{chat}")
-    return first, second
 
 
 @pytest.mark.parametrize("route", ["agent", "notebook"])

@@ -51,6 +51,19 @@ class Faults:
     close_idle_after_seconds: float = 60.0
 
 
+ALL_FAULTS = Faults(
+    lost_answer=0.2,
+    lost_request=0.05,
+    broken_body=0.05,
+    cut_body=0.05,
+    dripped=0.05,
+    doubled=0.05,
+    delayed=0.05,
+    statuses=tuple((status, 0.05) for status in (429, 500, 502, 503, 504)),
+)
+"""A fifth of the answers lost, and 5 % of each other fault."""
+
+
 class ResetError(Exception):
     """The client's connection is to be reset."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from far_side import Far, port_of, route_to, waits_for
-from fault_proxy import FaultProxy, Faults
+from fault_proxy import ALL_FAULTS, FaultProxy, Faults
 from sandbox_server import RunningSandbox, running_sandbox
 from waiting import eventually
 
@@ -25,17 +25,6 @@ CELLS = int(os.environ.get("IVY_FAULT_CELLS", "60"))
 
 SERIAL_CELLS = max(15, CELLS // 4) if CELLS < 100 else CELLS
 OUTAGE_SECONDS = 2.0
-
-ALL_AT_ONCE = Faults(
-    lost_answer=0.2,
-    lost_request=0.05,
-    broken_body=0.05,
-    cut_body=0.05,
-    dripped=0.05,
-    doubled=0.05,
-    delayed=0.05,
-    statuses=tuple((status, 0.05) for status in (429, 500, 502, 503, 504)),
-)
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +94,7 @@ async def test_every_cell_runs_exactly_once_under_all_faults(
 ) -> None:
     """A fifth of the answers lost, 5 % of each other fault: no cell is lost or doubled."""
     async with (
-        FaultProxy(port_of(sandbox), ALL_AT_ONCE).running() as proxy,
+        FaultProxy(port_of(sandbox), ALL_FAULTS).running() as proxy,
         route_to(sandbox, proxy=proxy) as far,
     ):
         await all_cells(far, proxy, CELLS, has_outage=has_outage)
@@ -116,7 +105,7 @@ async def test_every_cell_runs_exactly_once_where_calls_are_queued() -> None:
     """The same where the platform runs one call at a time."""
     with running_sandbox(runner="serial") as server:
         async with (
-            FaultProxy(port_of(server), ALL_AT_ONCE, seed=2).running() as proxy,
+            FaultProxy(port_of(server), ALL_FAULTS, seed=2).running() as proxy,
             route_to(server, proxy=proxy, kernel="shell") as far,
         ):
             await all_cells(far, proxy, SERIAL_CELLS)
