@@ -17,6 +17,7 @@ import pytest
 from home import NO_IRI_GRAMMAR
 from hypothesis import settings
 from quiet_ports import use_quiet_ports
+from thoroughness import THOROUGH
 
 pytest_plugins = ["shared_fixtures"]
 
@@ -39,12 +40,17 @@ settings.load_profile("untimed")
 LONGEST_FIRST = [
     "fidelity/test_upstream_suites.py",
     "routes/agent/test_agent_faults.py",
-    "cli/test_cli_run.py",
-    "fidelity/test_fidelity_losses.py",
-    "cli/test_cli_commands.py",
-    "routes/agent/test_agent_runners.py",
+    "session/test_told_losses.py",
+    "kernel/test_nothing_left_running.py",
+    "kernel/test_kernel_losses.py",
+    "kernel/test_kernel_network.py",
+    "routes/agent/test_agent_background.py",
+    "server_extension/test_server_truth.py",
+    "kernel/test_kernel_bursts.py",
+    "magics/test_magic_batch.py",
 ]
 """Files that take a minute or longer: begun last, one of them would keep all others waiting."""
+
 
 # The browser tests have an extra of their own ("browser").
 collect_ignore = [] if importlib.util.find_spec("playwright") else ["browser"]
@@ -53,13 +59,19 @@ collect_ignore = [] if importlib.util.find_spec("playwright") else ["browser"]
 def pytest_configure(config: pytest.Config) -> None:
     """Have pytest-xdist hand out files in our order, and not by their number of tests."""
     config.option.loadscopereorder = False
+    config.addinivalue_line(
+        "markers", "thorough: takes minutes, or is one more of a kind; IVY_TEST_THOROUGH=1 runs it"
+    )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the files of `LONGEST_FIRST` first; the order within a file stays."""
+    """Put the files of `LONGEST_FIRST` first, and leave out what is thorough unless asked for."""
     here = Path(__file__).parent
     rank = {here / name: number for number, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: rank.get(item.path, len(rank)))
+    for item in items:
+        if item.get_closest_marker("thorough") and not THOROUGH:
+            item.add_marker(pytest.mark.skip(reason="thorough: set IVY_TEST_THOROUGH=1"))
 
 
 @pytest.fixture(autouse=True)

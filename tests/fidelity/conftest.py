@@ -2,28 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 
 import pytest
 from home import Home
 from kernel_driver import KernelDriver, StartKernel, agent_variables, running_kernel
 from sandbox_server import RunningSandbox
-
-THOROUGH = bool(os.environ.get("IVY_TEST_THOROUGH"))
-"""Whether the tests that take minutes run too."""
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Declare our marker."""
-    config.addinivalue_line("markers", "thorough: takes minutes; runs with IVY_TEST_THOROUGH=1")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out what takes minutes, unless it is asked for."""
-    for item in items:
-        if item.get_closest_marker("thorough") and not THOROUGH:
-            item.add_marker(pytest.mark.skip(reason="takes minutes: set IVY_TEST_THOROUGH=1"))
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ import pytest
 from kernel_driver import Home, KernelDriver, StartKernel, kernel_variables
 from magic_driver import MagicKernel
 from sandbox_server import REPOSITORY, RunningSandbox, until
+from thoroughness import further
 
 
 def test_a_terminated_sandbox_is_noticed_and_said(
@@ -217,11 +218,11 @@ def told_once(kernel: KernelDriver, magic: str = "", *, beside: bool = False) ->
 @pytest.mark.parametrize(
     ("route", "ends", "noticed_by"),
     [
-        ("agent", "sigkill", "completion"),
-        ("agent", "sigterm", "status"),
         ("agent", "sigkill", "widget"),
-        ("notebook", "sigkill", "cell"),
-        ("script", "sigterm", "cell"),
+        ("notebook", "sigterm", "cell"),
+        further("agent", "sigkill", "completion"),
+        further("agent", "sigterm", "status"),
+        further("script", "sigterm", "cell"),
     ],
 )
 def test_the_end_of_the_local_sandbox_is_told_in_the_kernel(
@@ -244,7 +245,10 @@ def test_the_end_of_the_local_sandbox_is_told_in_the_kernel(
 
 @pytest.mark.parametrize(
     ("route", "ends", "noticed_by"),
-    [("agent", "sigkill", "cell"), ("notebook", "sigterm", "status")],
+    [
+        ("agent", "sigkill", "cell"),
+        further("notebook", "sigterm", "status"),
+    ],
 )
 def test_the_end_of_the_local_sandbox_is_told_by_the_magic(
     run_kernel: Callable[..., MagicKernel],

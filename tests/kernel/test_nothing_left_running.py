@@ -8,14 +8,16 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psutil
 import pytest
 from fault_proxy import FaultProxy, Faults
-from kernel_driver import KernelDriver, StartKernel
+from home import Home
+from kernel_driver import KernelDriver, StartKernel, agent_variables, running_kernel
 from sandbox_server import RunningSandbox, until
+from thoroughness import further
 
 STUBBORN = """
 import os, time
@@ -135,7 +137,7 @@ def test_a_process_of_the_notebook_tool_is_kept_where_its_cell_stops(
     assert other.run("kept").result == "1"
 
 
-@pytest.mark.parametrize("how", ["restart", "shutdown"])
+@pytest.mark.parametrize("how", [further("restart"), "shutdown"])
 def test_chats_attached_earlier_are_ended_too(
     start_kernel: StartKernel, chats: tuple[str, str], how: str
 ) -> None:
@@ -169,7 +171,7 @@ def test_a_crash_and_a_restart_give_an_empty_namespace(start_kernel: StartKernel
     assert kernel.run("'kept' in globals()").result == "False"
 
 
-@pytest.mark.parametrize("how", ["restart", "shutdown"])
+@pytest.mark.parametrize("how", ["restart", further("shutdown")])
 def test_a_sandbox_that_is_not_reached_in_time_is_ended_after_the_kernel(
     start_kernel: StartKernel, server: RunningSandbox, how: str
 ) -> None:
@@ -231,11 +233,23 @@ HOSTILE = {
 }
 
 
+@pytest.fixture(scope="module")
+def hostile_kernel(
+    server: RunningSandbox,
+    new_chat: Callable[[], str],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[KernelDriver]:
+    """One kernel on the agent route; each test that uses it ends with a restart."""
+    home = Home(tmp_path_factory.mktemp("hostile"))
+    with running_kernel(home, agent_variables(server, new_chat())) as kernel:
+        yield kernel
+
+
 @pytest.mark.parametrize("what", HOSTILE)
-def test_the_second_interrupt_frees_the_kernel(start_kernel: StartKernel, what: str) -> None:
+def test_the_second_interrupt_frees_the_kernel(hostile_kernel: KernelDriver, what: str) -> None:
     """Whatever code in the sandbox does or forges; what is said of the cell is true."""
-    kernel = start_kernel(IVY_ROUTE="agent")
-    kernel.run("1")
+    kernel = hostile_kernel
+    kernel.run("1", timeout_seconds=90)
     code = f"{DEAF}{HOSTILE[what]}\nwhile True: pass"
     message_id = kernel.submit(code)
     seen = kernel.until(message_id, lambda message: message["msg_type"] == "stream", 90)

@@ -12,6 +12,7 @@ import pytest
 from jupyter_server_driver import MARKED_KEY, Json, RunningJupyter, ServerHome, running_jupyter
 from kernel_driver import KernelDriver, running
 from sandbox_server import RunningSandbox, running_sandbox
+from thoroughness import further
 
 CHAT, SESSION, CAMPAIGN = "one-truth", "session-of-one-truth", "campaign-of-one-truth"
 AWAKE: Json = {"hibernate_seconds": 200, "runtime_seconds": 900}
@@ -113,7 +114,7 @@ def test_a_start_by_the_command_line_has_its_estimate_in_the_panel(
     assert (shown["unknown"], shown["keeps_awake"]) == ([], True)
 
 
-@pytest.mark.parametrize("recoup_server", ["current", "older"])
+@pytest.mark.parametrize("recoup_server", ["current", further("older")])
 def test_a_hibernated_sandbox_is_called_so_by_all(
     platform: RunningSandbox, jupyter: RunningJupyter, ivy: Commands, recoup_server: str
 ) -> None:
@@ -163,7 +164,7 @@ def test_a_terminate_by_a_cell_is_shown_by_all(
     assert "state: archived" in ivy("status")
 
 
-@pytest.mark.parametrize("error", [404, 401])
+@pytest.mark.parametrize("error", [404, further(401)])
 def test_an_outage_of_recoup_hides_only_what_recoup_knows(
     platform: RunningSandbox, jupyter: RunningJupyter, ivy: Commands, error: int
 ) -> None:

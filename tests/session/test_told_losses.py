@@ -15,6 +15,7 @@ from far_side import port_of
 from fault_proxy import FaultProxy, Faults
 from kernel_driver import kernel_variables
 from sandbox_server import RunningSandbox
+from thoroughness import further
 from waiting import eventually
 
 from ivy_kernel.errors import NotFoundError, NotReadyError
@@ -29,6 +30,7 @@ from ivy_kernel.settings.live import LiveSettings
 
 CELL_SECONDS = 60.0
 ROUTES = ["agent", "notebook", "script"]
+SOME_ROUTES = ["agent", *(further(route) for route in ROUTES[1:])]
 
 SPEAKS = (
     "import threading, time\n"
@@ -221,12 +223,34 @@ async def kill_both() -> None:
     await _gone(supervisor, server)
 
 
-THOROUGH = "IVY_TEST_THOROUGH" in os.environ
-ENDS = [sigterm, kill_both, *([kill_server, kill_supervisor] if THOROUGH else [])]
+def some(always: list[tuple[Any, ...]], every: list[tuple[Any, ...]]) -> list[Any]:
+    """Every case as a parameter; those that are not in ``always`` are thorough ones."""
+    return [case if case in always else further(*case) for case in every]
 
 
-@pytest.mark.parametrize(("route", "notices"), NOTICED_BY)
-@pytest.mark.parametrize("ends", ENDS)
+ALWAYS_AFTER_END: list[tuple[Any, ...]] = [
+    ("agent", nothing, sigterm),
+    ("agent", a_status, kill_both),
+    ("agent", a_completion, sigterm),
+    ("agent", a_widget, kill_both),
+    ("notebook", nothing, kill_both),
+    ("notebook", a_monitor, sigterm),
+    ("script", nothing, sigterm),
+]
+"""Each route, way of ending and who notices it once; the thorough tests run all combinations."""
+
+
+@pytest.mark.parametrize(
+    ("route", "notices", "ends"),
+    some(
+        ALWAYS_AFTER_END,
+        [
+            (*each, ends)
+            for ends in (sigterm, kill_both, kill_server, kill_supervisor)
+            for each in NOTICED_BY
+        ],
+    ),
+)
 async def test_the_end_of_the_local_sandbox_is_told(
     opened: Opened,
     route: str,
@@ -278,10 +302,18 @@ async def as_503(notebook: Notebook) -> None:
 
 @pytest.mark.parametrize(
     ("route", "notices", "status_code"),
-    [
-        *((*each, 404) for each in [*NOTICED_BY, ("agent", polls_for_long)]),
-        *((*each, 503) for each in NOTICED_BY if THOROUGH or each[1] is nothing),
-    ],
+    some(
+        [
+            ("agent", a_monitor, 404),
+            ("agent", a_usage_request, 404),
+            ("agent", polls_for_long, 404),
+            ("agent", nothing, 503),
+            ("notebook", a_completion, 404),
+            ("notebook", nothing, 503),
+            ("script", a_status, 404),
+        ],
+        [(*each, code) for code in (404, 503) for each in [*NOTICED_BY, ("agent", polls_for_long)]],
+    ),
 )
 async def test_an_end_elsewhere_is_told(
     on_platform: Callable[..., Any],
@@ -325,7 +357,7 @@ async def test_a_sandbox_that_was_replaced_is_told(
     assert shown[0]["data"]["text/plain"] == "(False, False)"
 
 
-@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("route", SOME_ROUTES)
 async def test_a_tool_tells_the_end_too(
     on_platform: Callable[..., Any], server: RunningSandbox, route: str
 ) -> None:
@@ -336,7 +368,7 @@ async def test_a_tool_tells_the_end_too(
     await notebook.told_once("touch ran.txt", tool=NamedTool("sandbox_exec", timeout_seconds=10))
 
 
-@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("route", SOME_ROUTES)
 async def test_hidden_code_does_not_use_the_sentence_up(
     on_platform: Callable[..., Any], server: RunningSandbox, route: str
 ) -> None:
@@ -350,7 +382,7 @@ async def test_hidden_code_does_not_use_the_sentence_up(
     await notebook.told_once()
 
 
-@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("route", SOME_ROUTES)
 async def test_a_loss_that_no_cell_has_told_survives_a_changed_setting(
     on_platform: Callable[..., Any], opened: Opened, server: RunningSandbox, route: str
 ) -> None:

@@ -14,6 +14,7 @@ import pytest
 from decode_strategies import PNG, TRACEBACK, answers, any_json
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from thoroughness import THOROUGH
 
 from ivy_kernel.local_sandbox.config import ResultShape
 from ivy_kernel.local_sandbox.results import Run
@@ -33,7 +34,10 @@ STRUCTURE_KEYS = {"output_type", "msg_type", "type", "name", "status", "outcome"
 """Fields of the strategies whose strings say what a thing is, or how it is to be shown."""
 
 thorough = settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+    max_examples=300 if THOROUGH else 80,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    print_blob=True,
 )
 anything = st.one_of(any_json, answers)
 
