@@ -13,6 +13,7 @@ from kernel_driver import Home, KernelDriver, StartKernel, kernel_variables
 from magic_driver import MagicKernel
 from sandbox_server import REPOSITORY, RunningSandbox, until
 from thoroughness import further
+from waiting import all_ended
 
 
 def test_a_terminated_sandbox_is_noticed_and_said(
@@ -187,7 +188,7 @@ def end_locally(kernel: KernelDriver, ends: str) -> None:
         for process in family:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-    psutil.wait_procs(family, timeout=20)
+    until(lambda: all_ended(family), "the end of the local sandbox", 20)
 
 
 def ask_meanwhile(kernel: KernelDriver, noticed_by: str) -> None:

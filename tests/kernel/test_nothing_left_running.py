@@ -18,6 +18,7 @@ from home import Home
 from kernel_driver import KernelDriver, StartKernel, agent_variables, running_kernel
 from sandbox_server import RunningSandbox, until
 from thoroughness import further
+from waiting import all_ended
 
 STUBBORN = """
 import os, time
@@ -88,11 +89,6 @@ def crash(kernel: KernelDriver) -> None:
 def end(kernel: KernelDriver, how: str) -> None:
     """Restart the kernel, or shut it down."""
     kernel.restart() if how == "restart" else kernel.stop()
-
-
-def all_ended(processes: list[psutil.Process]) -> bool:
-    """Whether processes have ended."""
-    return not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in processes)
 
 
 def check_nothing_left(kernel: KernelDriver, processes: list[psutil.Process]) -> None:

@@ -16,7 +16,7 @@ from fault_proxy import FaultProxy, Faults
 from kernel_driver import kernel_variables
 from sandbox_server import RunningSandbox
 from thoroughness import further
-from waiting import eventually
+from waiting import all_ended, eventually
 
 from ivy_kernel.errors import NotFoundError, NotReadyError
 from ivy_kernel.models import Cell, Message, Namespace, Outcome
@@ -191,7 +191,7 @@ def _server() -> tuple[psutil.Process, psutil.Process]:
 
 
 async def _gone(*processes: psutil.Process) -> None:
-    await asyncio.to_thread(psutil.wait_procs, processes, 20)
+    await eventually(lambda: all_ended(processes), f"the end of {processes}", 20)
 
 
 async def sigterm() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
+
+import psutil
 
 
 def until(
@@ -34,3 +36,15 @@ async def eventually(
         assert time.monotonic() < deadline, f"{what} did not happen within {timeout_seconds:g} s"
         await asyncio.sleep(0.01)
     return value
+
+
+def all_ended(processes: Iterable[psutil.Process]) -> bool:
+    """Whether these processes have ended, reaped by their parents or not."""
+    return not any(map(_lives, processes))
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
