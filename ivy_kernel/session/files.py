@@ -9,14 +9,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import math
-import os
-import secrets
 import stat
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -30,46 +26,46 @@ from ivy_kernel.errors import (
     UsageError,
 )
 from ivy_kernel.models import Json
+from ivy_kernel.routes.file_access import ProgramFiles
 from ivy_kernel.routes.file_programs import TooLargeError
 from ivy_kernel.routes.files import (
     PART_NAME,
     FileAccess,
     FileEntry,
     Listing,
+    ManifestEntry,
     Parcel,
     Parts,
-    Piece,
-    ProgramFiles,
     file_parts,
+    manifest_entry,
     parts_of,
 )
 from ivy_kernel.routes.tools import PYTHON_TOOL, SandboxTools
+from ivy_kernel.session.large_files import PiecewiseUpload, download, opened, pieces, upload
 from ivy_kernel.session.lifecycle import Lifecycle
 from ivy_kernel.session.local_files import (
     LocalDirectory,
     LocalFile,
     LocalTarget,
     batches,
+    content,
     local_name,
     open_source,
+    store_here,
     tree,
 )
-from ivy_kernel.session.meter import Meter, Progress, TransferResult
 from ivy_kernel.session.transfer import (
     IN_FLIGHT,
     PATIENCE_SECONDS,
     Calls,
-    PiecewiseUpload,
-    changed,
-    download,
-    exists,
-    opened,
-    read_exactly,
+    Meter,
+    Progress,
+    TransferResult,
     together,
-    upload,
-    write_all,
 )
 from ivy_kernel.status.clock import monotonic_seconds
+
+__all__ = ["FileEntry", "Listing", "ManifestEntry", "SandboxFiles"]
 
 Result = TypeVar("Result")
 
@@ -85,28 +81,12 @@ TREE_LIMIT = 100_000
 """Most files of a directory that is transferred."""
 
 
-@dataclass(frozen=True, slots=True)
-class ManifestEntry:
-    """A file that the platform has registered for the chat.
+class HasSize(Protocol):
+    """A file of known size, here or there."""
 
-    Parameters
-    ----------
-    path, name
-        Where it is, and how it is called.
-    kind
-        How it came there, in the platform's own words: ``upload``, ``export``, …
-    size_bytes, created
-        ``None`` where the platform does not say.
-    raw
-        All that it says.
-    """
-
-    path: str
-    name: str
-    kind: str
-    size_bytes: int | None
-    created: datetime | None
-    raw: Json
+    @property
+    def size_bytes(self) -> int:
+        """Its size."""
 
 
 class SandboxFiles:
@@ -236,63 +216,16 @@ class SandboxFiles:
         ChangedFileError
             When it changed while it was read.
         """
-        pieces = self._pieces(path, offset_bytes, limit_bytes)
-        return b"".join([piece async for piece in pieces])
-
-    def stream(self, path: str) -> AsyncIterator[bytes]:
-        """Read a file in pieces, in order, several in flight; raises as `read`."""
-        return self._pieces(path, 0, None)
-
-    async def _pieces(
-        self, path: str, offset_bytes: int, limit_bytes: int | None
-    ) -> AsyncIterator[bytes]:
         calls = await self._ready()
-        parts = self._file_parts(path)
-        if limit_bytes is not None and limit_bytes <= calls.down.current_bytes:
-            first = await self._span(calls, parts, offset_bytes, offset_bytes + limit_bytes)
-            yield first.data
-            return
-        first = await self._span(
-            calls, parts, offset_bytes, offset_bytes + calls.down.current_bytes
-        )
-        yield first.data
-        at = offset_bytes + len(first.data)
-        end = first.version.size_bytes
-        if limit_bytes is not None:
-            end = min(end, offset_bytes + limit_bytes)
-        waiting: deque[asyncio.Future[Piece]] = deque()
-        try:
-            while at < end or waiting:
-                while at < end and len(waiting) < calls.width:
-                    stop = min(end, at + calls.down.current_bytes)
-                    waiting.append(asyncio.ensure_future(self._span(calls, parts, at, stop)))
-                    at = stop
-                piece = await waiting[0]
-                waiting.popleft()
-                if piece.version != first.version or not piece.data:
-                    raise changed(parts)
-                yield piece.data
-        finally:
-            for each in waiting:
-                each.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)
+        found = pieces(calls, self._file_parts(path), offset_bytes, limit_bytes)
+        return b"".join([piece async for piece in found])
 
-    async def _span(self, calls: Calls, parts: Parts, start: int, end: int) -> Piece:
-        """One piece of a file, in as many calls as it takes."""
-        try:
-            piece = await calls.made(lambda: calls.access.read(parts, start, end - start))
-        except TooLargeError as error:
-            if not calls.down.refused(end - start):
-                raise SandboxFileError(f"{'/'.join(parts)!r} cannot be read: {error}") from error
-            middle = (start + end) // 2
-            one = await self._span(calls, parts, start, middle)
-            two = await self._span(calls, parts, middle, end)
-            if one.version != two.version:
-                raise changed(parts) from error
-            return Piece(one.data + two.data, one.version)
-        calls.down.succeeded(end - start)
-        self._seen_at = monotonic_seconds()
-        return piece
+    async def stream(self, path: str) -> AsyncIterator[bytes]:
+        """Read a file in pieces, in order, several in flight; raises as `read`."""
+        calls = await self._ready()
+        async for piece in pieces(calls, self._file_parts(path)):
+            self._seen_at = monotonic_seconds()
+            yield piece
 
     async def write(self, path: str, data: bytes, *, overwrite: bool = False) -> FileEntry:
         """Write a file, whole or not at all; makes missing directories."""
@@ -337,7 +270,7 @@ class SandboxFiles:
     async def manifest(self) -> tuple[ManifestEntry, ...]:
         """List the chat's registered files. Source: ``GET /v1/sandbox/{chatId}/manifest``."""
         client = await self.lifecycle.client()
-        return tuple(map(_manifest_entry, await client.manifest(self.lifecycle.chat_id)))
+        return tuple(map(manifest_entry, await client.manifest(self.lifecycle.chat_id)))
 
     # -- transfers
 
@@ -623,72 +556,3 @@ class SandboxFiles:
 
 _WAYS: dict[tuple[str, str, str], tuple[str, str]] = {}
 """Sandbox → the tool that was found to run Python there, and the root."""
-
-
-class HasSize(Protocol):
-    """A file of known size, here or there."""
-
-    @property
-    def size_bytes(self) -> int:
-        """Its size."""
-
-
-def content(path: Path, names: Parts) -> bytes:
-    """Return the content of a small local file."""
-    file = open_source(path, names)
-    with opened(file):
-        return read_exactly(file, 0, os.fstat(file).st_size)
-
-
-def store_here(
-    target: LocalTarget, data: bytes, overwrite: bool, meter: Meter, parts: Parts
-) -> None:
-    """Write a small file on this machine, whole or not at all."""
-    path, whole = "/".join(parts), hashlib.sha256(data).hexdigest()
-    old = target.existing()
-    if old is not None:
-        with opened(old):
-            if os.fstat(old).st_size == len(data) and read_exactly(old, 0, len(data)) == data:
-                meter.file_done(path, whole, skipped_bytes=len(data))
-                return
-        if not overwrite:
-            raise exists(path)
-    part = f".ivy-{secrets.token_hex(16)}.part"
-    file = target.open_part(part)
-    try:
-        with opened(file):
-            write_all(file, data, 0)
-        target.finish(part, overwrite=overwrite)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(part, dir_fd=target.directory)
-        raise
-    meter.moved(len(data))
-    meter.file_done(path, whole)
-
-
-def _manifest_entry(raw: Json) -> ManifestEntry:
-    path = next((raw[key] for key in ("path", "filePath", "key", "name") if key in raw), "")
-    kind = next((raw[key] for key in ("kind", "source", "origin", "type") if key in raw), "")
-    size = next((raw[key] for key in ("size", "sizeBytes", "bytes") if key in raw), None)
-    moment = next((raw[key] for key in ("createdAt", "created_at", "created") if key in raw), None)
-    return ManifestEntry(
-        path=str(path),
-        name=str(raw.get("name") or str(path).rpartition("/")[2]),
-        kind=str(kind),
-        size_bytes=size if isinstance(size, int) and not isinstance(size, bool) else None,
-        created=_moment(moment),
-        raw=raw,
-    )
-
-
-def _moment(value: object) -> datetime | None:
-    try:
-        if isinstance(value, str):
-            moment = datetime.fromisoformat(value.replace("Z", "+00:00"))
-            return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
-        if isinstance(value, int | float):
-            return datetime.fromtimestamp(value / (1000 if value > 1e11 else 1), timezone.utc)
-    except (ValueError, OverflowError, OSError):
-        pass
-    return None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
+import secrets
 import stat
 import time
 import unicodedata
@@ -15,7 +17,8 @@ from types import TracebackType
 
 from ivy_kernel.errors import RefusedPathError, SandboxFileError, UsageError
 from ivy_kernel.routes.files import NAME_LIMIT_BYTES, PART_NAME, STALE_SECONDS, Parts
-from ivy_kernel.session.transfer import exists
+from ivy_kernel.session.large_files import exists, opened, read_exactly, write_all
+from ivy_kernel.session.transfer import Meter
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -342,3 +345,37 @@ def batches(
         room -= size
     if batch:
         yield batch
+
+
+def content(path: Path, names: Parts) -> bytes:
+    """Return the content of a small local file."""
+    file = open_source(path, names)
+    with opened(file):
+        return read_exactly(file, 0, os.fstat(file).st_size)
+
+
+def store_here(
+    target: LocalTarget, data: bytes, overwrite: bool, meter: Meter, parts: Parts
+) -> None:
+    """Write a small file on this machine, whole or not at all."""
+    path, whole = "/".join(parts), hashlib.sha256(data).hexdigest()
+    old = target.existing()
+    if old is not None:
+        with opened(old):
+            if os.fstat(old).st_size == len(data) and read_exactly(old, 0, len(data)) == data:
+                meter.file_done(path, whole, skipped_bytes=len(data))
+                return
+        if not overwrite:
+            raise exists(path)
+    part = f".ivy-{secrets.token_hex(16)}.part"
+    file = target.open_part(part)
+    try:
+        with opened(file):
+            write_all(file, data, 0)
+        target.finish(part, overwrite=overwrite)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(part, dir_fd=target.directory)
+        raise
+    meter.moved(len(data))
+    meter.file_done(path, whole)
