@@ -1,4 +1,4 @@
-"""The two ways to a sandbox's files: programs of ours, and the platform's own file tools."""
+"""Access to a sandbox's files by small Python programs: one tool call for each operation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ import secrets
 from collections.abc import Sequence
 from typing import Any
 
-from ivy_kernel.errors import AnswerError, IvyError, RouteError
+from ivy_kernel.errors import (
+    AnswerError,
+    IvyError,
+    RouteError,
+)
 from ivy_kernel.models import Json
 from ivy_kernel.routes.agent.frames import AgentResponse
 from ivy_kernel.routes.file_programs import run

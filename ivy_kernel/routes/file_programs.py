@@ -66,14 +66,11 @@ def step(fd,name,make=0):
     except FileNotFoundError:
         if not make: raise
     except OSError:
-        if is_link(fd,name): raise Fail('link',name)
+        if stat.S_ISLNK(os.lstat(name,dir_fd=fd).st_mode): raise Fail('link',name)
         raise
     try: os.mkdir(name,dir_fd=fd)
     except FileExistsError: pass
     return os.open(name,D,dir_fd=fd)
-def is_link(fd,name):
-    try: return stat.S_ISLNK(os.lstat(name,dir_fd=fd).st_mode)
-    except OSError: return False
 def walk(names,make=0):
     fd=os.open(ROOT,os.O_RDONLY|os.O_DIRECTORY|os.O_CLOEXEC)
     for name in names:
@@ -238,7 +235,8 @@ def one(names,b,mode):
     try:
         name,part=names[-1],A['part']
         if same(fd,name,b): return 'equal'
-        if not A['overwrite'] and exists(fd,name): raise FileExistsError(17,'',name)
+        there=os.access(name,os.F_OK,dir_fd=fd,follow_symlinks=False)
+        if there and not A['overwrite']: raise FileExistsError(17,'',name)
         try: os.unlink(part,dir_fd=fd)
         except FileNotFoundError: pass
         f=os.open(part,os.O_WRONLY|os.O_CREAT|os.O_EXCL|F,0o600,dir_fd=fd)
@@ -252,10 +250,6 @@ def one(names,b,mode):
             raise
         return 'written'
     finally: os.close(fd)
-def exists(fd,name):
-    try: os.lstat(name,dir_fd=fd)
-    except FileNotFoundError: return False
-    return True
 """
 
 _BEGIN = """
@@ -270,7 +264,8 @@ def work():
     for name in os.listdir(fd):
         if name!=part and re.fullmatch(A['stale'],name):
             try:
-                if time.time()-os.lstat(name,dir_fd=fd).st_mtime>A['seconds']: os.unlink(name,dir_fd=fd)
+                age=time.time()-os.lstat(name,dir_fd=fd).st_mtime
+                if age>A['seconds']: os.unlink(name,dir_fd=fd)
             except OSError: pass
     try: final=row(fd,names[-1],'/'.join(names))
     except FileNotFoundError: final=None

@@ -337,7 +337,7 @@ _SENTENCES: dict[int, tuple[Callable[[str], IvyError], str]] = {
     ),
     122: (
         SandboxFileError,
-        "The sandbox's disk quota is used up; remove files there, then go on with the same command.",
+        "The sandbox's disk quota is used up; remove files there, then run the same command.",
     ),
     errno.EROFS: (SandboxFileError, "{name} is in a read-only area of the sandbox."),
     errno.EACCES: (SandboxFileError, "{name} in the sandbox may not be used so: no permission."),
@@ -383,12 +383,13 @@ def manifest_entry(raw: Json) -> ManifestEntry:
         name=str(raw.get("name") or str(path).rpartition("/")[2]),
         kind=str(kind),
         size_bytes=size if isinstance(size, int) and not isinstance(size, bool) else None,
-        created=_moment(moment),
+        created=moment_of(moment),
         raw=raw,
     )
 
 
-def _moment(value: object) -> datetime | None:
+def moment_of(value: object) -> datetime | None:
+    """Read a time in any plausible form: ISO, seconds, milliseconds; ``None`` if it is none."""
     try:
         if isinstance(value, str):
             moment = datetime.fromisoformat(value.replace("Z", "+00:00"))

@@ -10,26 +10,27 @@ import asyncio
 import hashlib
 import math
 import stat
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from ivy_kernel.errors import (
     IvyError,
     NoSandboxError,
     NoSuchFileError,
     RefusedPathError,
+    RouteError,
     SandboxFileError,
+    TransferInterruptedError,
     UsageError,
 )
 from ivy_kernel.models import Json
 from ivy_kernel.routes.file_access import ProgramFiles
 from ivy_kernel.routes.file_programs import TooLargeError
+from ivy_kernel.routes.file_tools import ToolFiles
 from ivy_kernel.routes.files import (
-    PART_NAME,
     FileAccess,
     FileEntry,
     Listing,
@@ -47,21 +48,22 @@ from ivy_kernel.session.local_files import (
     LocalDirectory,
     LocalFile,
     LocalTarget,
-    batches,
     content,
     local_name,
     open_source,
     store_here,
     tree,
+    wanted,
 )
 from ivy_kernel.session.transfer import (
-    IN_FLIGHT,
+    BATCH_BYTES,
     PATIENCE_SECONDS,
+    Batch,
     Calls,
     Meter,
     Progress,
     TransferResult,
-    together,
+    move_many,
 )
 from ivy_kernel.status.clock import monotonic_seconds
 
@@ -72,21 +74,11 @@ Result = TypeVar("Result")
 SEEN_SECONDS = 10.0
 """A sandbox that has answered within this is not looked at again."""
 
-SMALL_BYTES = 512 << 10
-"""Files up to this size travel several to a call."""
+PROBE_SECONDS = 15.0
+"""How long a way may fail before the next one is tried."""
 
-BATCH_BYTES = 1 << 20
-BATCH_FILES = 250
 TREE_LIMIT = 100_000
 """Most files of a directory that is transferred."""
-
-
-class HasSize(Protocol):
-    """A file of known size, here or there."""
-
-    @property
-    def size_bytes(self) -> int:
-        """Its size."""
 
 
 class SandboxFiles:
@@ -163,36 +155,19 @@ class SandboxFiles:
 
     async def remove(self, path: str, *, recursive: bool = False) -> int:
         """Remove a file or directory; return how many files that were."""
-        tries = 0
+        parts = self._file_parts(path)
 
-        async def one(access: FileAccess) -> int:
-            nonlocal tries
-            tries += 1
-            try:
-                return await access.remove(self._file_parts(path), recursive=recursive)
-            except NoSuchFileError:
-                if tries == 1:
-                    raise
-                return 1  # by the try before, whose outcome was not known
+        async def done(_: FileAccess) -> int:
+            return 1
 
-        return await self._made(one)
+        return await self._made_once(lambda to: to.remove(parts, recursive=recursive), done)
 
     async def rename(self, path: str, new_path: str, *, overwrite: bool = False) -> FileEntry:
         """Give a file or directory another place."""
-        tries = 0
-
-        async def one(access: FileAccess) -> FileEntry:
-            nonlocal tries
-            tries += 1
-            old, new = self._file_parts(path), self._file_parts(new_path)
-            try:
-                return await access.rename(old, new, overwrite=overwrite)
-            except NoSuchFileError:
-                if tries == 1:
-                    raise
-                return await access.entry(new)  # by the try before
-
-        return await self._made(one)
+        old, new = self._file_parts(path), self._file_parts(new_path)
+        return await self._made_once(
+            lambda to: to.rename(old, new, overwrite=overwrite), lambda to: to.entry(new)
+        )
 
     async def copy(self, path: str, new_path: str) -> FileEntry:
         """Copy a file to a free name."""
@@ -343,20 +318,7 @@ class SandboxFiles:
         name: str = "",
     ) -> None:
         """Get the files among the entries below ``top``; ``name`` is that of a single one here."""
-        found: dict[Parts, FileEntry] = {}
-        for entry in entries:
-            parts = tuple(entry.path.split("/"))
-            if parts[: len(top)] != top or len(parts) == len(top):
-                raise RefusedPathError(f"The sandbox named {entry.path!r}, which is not below it.")
-            for each in parts[len(top) :]:
-                local_name(each)
-            if entry.kind == "directory":
-                continue
-            if entry.kind == "file" and not PART_NAME.fullmatch(entry.name):
-                found[parts] = entry
-            elif entry.kind != "file":
-                what = "a symbolic link" if entry.kind == "link" else "no regular file"
-                meter.left_out.append(f"{entry.path}: {what}")
+        found = wanted(entries, top, meter.left_out)
         place.refuse_twins(entry.path for entry in entries)
         for entry in entries:
             if entry.kind == "directory":
@@ -373,7 +335,7 @@ class SandboxFiles:
             with target(parts) as here:
                 await download(calls, found[parts], parts, here, overwrite=overwrite, meter=meter)
 
-        async def small(batch: list[Parts]) -> list[Parts]:
+        async def small(batch: Batch) -> Batch:
             pieces = await calls.made(lambda: calls.access.fetch(batch, BATCH_BYTES))
             for parts, piece in zip(batch, pieces, strict=False):
                 meter.name = found[parts].path
@@ -386,42 +348,7 @@ class SandboxFiles:
                     await asyncio.to_thread(store_here, here, piece.data, overwrite, meter, parts)
             return batch[len(pieces) :]
 
-        await self._all(found, calls, calls.access.writes_anywhere, small, large)
-
-    async def _all(
-        self,
-        sizes: Mapping[Parts, HasSize],
-        calls: Calls,
-        may_batch: bool,
-        small: Callable[[list[Parts]], Awaitable[list[Parts]]],
-        large: Callable[[Parts], Awaitable[None]],
-    ) -> None:
-        """Move all files: small ones in batches, several in flight, then each large one."""
-        limit = SMALL_BYTES if may_batch else -1
-        few = [
-            (each.size_bytes, parts) for parts, each in sizes.items() if each.size_bytes <= limit
-        ]
-        todo = deque(batches(few, BATCH_BYTES, BATCH_FILES))
-
-        async def worker(number: int) -> None:
-            while number < calls.width and todo:
-                batch = todo.popleft()
-                try:
-                    rest = await small(batch)
-                except TooLargeError:
-                    if len(batch) == 1:
-                        await large(batch[0])
-                        continue
-                    middle = len(batch) // 2
-                    todo.extendleft((batch[middle:], batch[:middle]))
-                else:
-                    if rest:
-                        todo.appendleft(rest)
-
-        await together(worker(number) for number in range(IN_FLIGHT))
-        for parts, each in sizes.items():
-            if each.size_bytes > limit:
-                await large(parts)
+        await move_many(calls, found, small, large)
 
     async def put(
         self,
@@ -441,8 +368,10 @@ class SandboxFiles:
         meter = Meter("up", calls.access.method, progress)
         if not local.exists():
             raise UsageError(f"There is no {str(local)!r} on this machine.")
-        files = {(): LocalFile((), local.stat().st_size, stat.S_IMODE(local.stat().st_mode))}
-        empty: list[Parts] = []
+        about = local.stat()
+        mode = stat.S_IMODE(about.st_mode)
+        files: dict[Parts, LocalFile] = {(): LocalFile((), about.st_size, mode)}
+        empty: Batch = []
         if local.is_dir():
             if not recursive:
                 raise UsageError(f"{str(local)!r} is a directory; -r puts it with its files.")
@@ -469,7 +398,7 @@ class SandboxFiles:
                     meter=meter,
                 )
 
-        async def small(batch: list[Parts]) -> list[Parts]:
+        async def small(batch: Batch) -> Batch:
             parcels = await asyncio.to_thread(
                 lambda: [
                     Parcel((*top, *names), content(local, names), files[names].mode & 0o777)
@@ -488,7 +417,7 @@ class SandboxFiles:
                 meter.file_done(meter.name, whole, skipped_bytes=None if end == "written" else size)
             return []
 
-        await self._all(files, calls, calls.access.writes_anywhere, small, large)
+        await move_many(calls, files, small, large)
         return meter.result()
 
     async def _destination(self, calls: Calls, remote: str, name: str, *, is_file: bool) -> Parts:
@@ -515,6 +444,26 @@ class SandboxFiles:
         self._seen_at = monotonic_seconds()
         return result
 
+    async def _made_once(
+        self,
+        work: Callable[[FileAccess], Awaitable[Result]],
+        done: Callable[[FileAccess], Awaitable[Result]],
+    ) -> Result:
+        """What takes a file away: missing at a second try, the first one has done it."""
+        tries = 0
+
+        async def one(access: FileAccess) -> Result:
+            nonlocal tries
+            tries += 1
+            try:
+                return await work(access)
+            except NoSuchFileError:
+                if tries == 1:
+                    raise
+                return await done(access)
+
+        return await self._made(one)
+
     async def _ready(self) -> Calls:
         """Return the calls, once the sandbox is seen to be active and the way is chosen.
 
@@ -537,15 +486,25 @@ class SandboxFiles:
             return self._calls
 
     async def _chosen(self) -> Calls:
-        known = _WAYS.get(self.lifecycle.key)
-        access: FileAccess = ProgramFiles(self._tools, self._tool)
-        calls = Calls(access, patience_seconds=self._patience_seconds)
-        if known is not None and known[0] == self._tool:
+        """The first way that works; found once for a sandbox."""
+        known = _WAYS.get((self.lifecycle.key, self._tool))
+        ways: list[FileAccess] = [ProgramFiles(self._tools, self._tool), ToolFiles(self._tools)]
+        if known is not None and known[0] == ways[0].method:
             self._root = known[1]
-            return calls
-        self._root = await calls.made(access.root)
-        _WAYS[self.lifecycle.key] = (self._tool, self._root)
-        return calls
+            return Calls(ways[0], patience_seconds=self._patience_seconds)
+        refused: list[str] = []
+        for access in ways:
+            calls = Calls(access, patience_seconds=PROBE_SECONDS)
+            try:
+                self._root = await calls.made(access.root)
+            except (RouteError, TransferInterruptedError) as error:
+                refused.append(str(error))
+                continue
+            _WAYS[self.lifecycle.key, self._tool] = (access.method, self._root)
+            return Calls(access, patience_seconds=self._patience_seconds)
+        raise SandboxFileError(
+            f"There is no way to the files of {self.lifecycle.name}: {'; '.join(refused)}"
+        )
 
     def _parts(self, path: str) -> Parts:
         return parts_of(path, self._root)
@@ -554,5 +513,5 @@ class SandboxFiles:
         return file_parts(path, self._root)
 
 
-_WAYS: dict[tuple[str, str, str], tuple[str, str]] = {}
-"""Sandbox → the tool that was found to run Python there, and the root."""
+_WAYS: dict[tuple[tuple[str, str, str], str], tuple[str, str]] = {}
+"""Sandbox, and tool that runs Python → the way that was found to work, and the root."""

@@ -201,7 +201,7 @@ async def upload(
         now = os.fstat(file)
         if (now.st_size, now.st_mtime_ns) != (size, before.st_mtime_ns):
             raise ChangedFileError(
-                f"The local file for {path!r} changed while it was sent; run the same command again."
+                f"The local file for {path!r} changed while it was sent; send it again."
             )
         theirs, _ = await remote_digests(calls, beside, size, step)
         gaps = Gaps(differing(ours, theirs, size, step))

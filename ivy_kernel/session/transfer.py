@@ -1,10 +1,11 @@
-"""The calls of a transfer: several in flight, of a size that goes through, repeated with patience."""
+"""The calls of a transfer: several in flight, of a size that goes through, repeated in patience."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -20,12 +21,13 @@ from ivy_kernel.errors import (
     UntrustedServerError,
 )
 from ivy_kernel.routes.file_programs import TooLargeError
-from ivy_kernel.routes.files import FileAccess
+from ivy_kernel.routes.files import FileAccess, Parts
 from ivy_kernel.status.backoff import Backoff
 from ivy_kernel.status.clock import monotonic_seconds
 
 Result = TypeVar("Result")
 Direction = Literal["up", "down"]
+Batch = list[Parts]
 Span = tuple[int, int]
 """From which byte, and up to which."""
 
@@ -35,6 +37,12 @@ IN_FLIGHT = 4
 SMALLEST_CHUNK_BYTES = 4 << 10
 FIRST_CHUNK_BYTES = 1 << 20
 LARGEST_CHUNK_BYTES = 4 << 20
+
+SMALL_BYTES = 512 << 10
+"""Files up to this size travel several to a call."""
+
+BATCH_BYTES = 1 << 20
+BATCH_FILES = 250
 
 PATIENCE_SECONDS = 60.0
 PROGRESS_SECONDS = 0.25
@@ -267,7 +275,7 @@ class Calls:
         self.patience_seconds = patience_seconds
         self.up = ChunkSize()
         self.down = ChunkSize()
-        self.width = IN_FLIGHT
+        self.width = IN_FLIGHT if access.writes_anywhere else 1  # appending keeps an order
         self._success_at = 0.0
 
     async def made(self, work: Callable[[], Awaitable[Result]]) -> Result:
@@ -365,6 +373,73 @@ async def move(
                 sizes.succeeded(end - start)
 
     await together(worker(number) for number in range(IN_FLIGHT))
+
+
+class HasSize(Protocol):
+    """A file of known size, here or there."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Its size."""
+
+
+async def move_many(
+    calls: Calls,
+    files: Mapping[Parts, HasSize],
+    small: Callable[[Batch], Awaitable[Batch]],
+    large: Callable[[Parts], Awaitable[None]],
+) -> None:
+    """Move all files: small ones in batches, several in flight, then each large one.
+
+    Parameters
+    ----------
+    calls
+        The calls.
+    files
+        Name → file.
+    small
+        Moves a batch, and returns what of it found no room.
+    large
+        Moves one file in chunks.
+    """
+    few = [
+        (each.size_bytes, parts) for parts, each in files.items() if each.size_bytes <= SMALL_BYTES
+    ]
+    todo = deque(batches(few))
+
+    async def worker(number: int) -> None:
+        while number < calls.width and todo:
+            batch = todo.popleft()
+            try:
+                rest = await small(batch)
+            except TooLargeError:
+                if len(batch) == 1:
+                    await large(batch[0])
+                    continue
+                middle = len(batch) // 2
+                todo.extendleft((batch[middle:], batch[:middle]))
+            else:
+                if rest:
+                    todo.appendleft(rest)
+
+    await together(worker(number) for number in range(IN_FLIGHT))
+    for parts, each in files.items():
+        if each.size_bytes > SMALL_BYTES:
+            await large(parts)
+
+
+def batches(files: Iterable[tuple[int, Parts]]) -> Iterator[Batch]:
+    """Yield small files, each with its size, in batches that one call carries."""
+    batch: Batch = []
+    room = BATCH_BYTES
+    for size, parts in files:
+        if batch and (size > room or len(batch) >= BATCH_FILES):
+            yield batch
+            batch, room = [], BATCH_BYTES
+        batch.append(parts)
+        room -= size
+    if batch:
+        yield batch
 
 
 async def together(work: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
