@@ -34,6 +34,9 @@ from ivy_kernel.status.clock import monotonic_seconds
 
 LARGE_BYTES = 50_000_000
 """From this size on, size and time are told before a transfer begins."""
+QUIET_SECONDS = 0.4
+"""What takes no longer shows no progress: it would only flicker."""
+
 Options = argparse.Namespace
 Told = tuple[str, Any]
 """What a command tells: to people, and as JSON."""
@@ -219,20 +222,6 @@ def _refuse_twins(names: Sequence[str]) -> None:
         raise UsageError(f"Two of the sources are called {twins[0]}: move them one by one.")
 
 
-def _local_name(entry: FileEntry) -> str:
-    """Return the name that a file of the sandbox gets here; it comes from there, so it is checked.
-
-    Raises
-    ------
-    UsageError
-        When it would lead elsewhere.
-    """
-    name = entry.name
-    if name in ("", ".", "..") or "/" in name or os.sep in name or "\0" in name:
-        raise UsageError(f"{name!r} cannot be the name of a file here: name a target for it.")
-    return name
-
-
 # Transfers --------------------------------------------------------------------------------------
 class _Meter:
     """Shows how far a command's transfers have come, and says what an interrupt has left.
@@ -268,6 +257,8 @@ class _Meter:
     def on_progress(self, state: TransferState) -> None:
         """Show one state of a transfer."""
         self._last = state
+        if self.seconds < QUIET_SECONDS:
+            return
         words, fraction = transfer_progress(state)
         self._view.show(f"{self._head(state.name)}: {words}", fraction)
 
@@ -340,6 +331,10 @@ async def _get(files: SandboxFiles, options: Options, caller: Caller) -> Told:
         kept = {str(path) for path in _outermost([Path(one.path) for one in chosen])}
         chosen = [one for one in chosen if str(Path(one.path)) in kept]
         _refuse_twins([one.name for one in chosen])
+    if into:
+        for entry in chosen:
+            _allowed(local / entry.name, str(local / entry.name), caller)
+        local.mkdir(parents=True, exist_ok=True)
     meter = _Meter(caller, options, len(chosen))
     async with meter.shown():
         for entry in chosen:
@@ -347,7 +342,7 @@ async def _get(files: SandboxFiles, options: Options, caller: Caller) -> Told:
             meter.results.append(
                 await files.get(
                     entry.path,
-                    local / _local_name(entry) if into else local,
+                    local,
                     overwrite=options.force,
                     recursive=options.recursive,
                     progress=meter,
@@ -365,12 +360,13 @@ async def _put(files: SandboxFiles, options: Options, caller: Caller) -> Told:
     # Before a sandbox is started for a name that is mistyped; beside the loop, for large folders.
     sources = await asyncio.to_thread(_local_sources, words, caller, recursive=recursive)
     await caller.prepare()
-    base = target.rstrip("/") if target != "/" else target
+    base = "" if target == "." else target.rstrip("/")
     into = target in ("", ".") or target.endswith("/")
     if not into:
-        there = await _entry(files, target)
-        into = there is not None and there.kind == "directory"
-    names = [path.name if path.name not in ("", "..") else path.resolve().name for path in sources]
+        entry = await _entry(files, target)
+        into = entry is not None and entry.kind == "directory"
+    # A link to a directory is moved as what it leads to, under that one's name.
+    names = [path.resolve().name if path.is_dir() else path.name for path in sources]
     if len(sources) > 1:
         if not into:
             raise UsageError(f"{target} is no directory in the sandbox; {target}/ makes it one.")
@@ -379,11 +375,14 @@ async def _put(files: SandboxFiles, options: Options, caller: Caller) -> Told:
     places = []
     async with meter.shown():
         for path, name in zip(sources, names, strict=True):
-            places.append("/".join(part for part in (base, name) if part) if into else target)
+            place = "/".join(part for part in (base, name) if part) if into else target
+            places.append(place)
+            # Of a directory that is there already its parent is named: it is gone on with.
+            there = place.removesuffix(name) if into and path.is_dir() else place
             meter.begin(name, path.stat().st_size if path.is_file() else None)
             meter.results.append(
                 await files.put(
-                    path, places[-1], overwrite=options.force, recursive=recursive, progress=meter
+                    path, there, overwrite=options.force, recursive=recursive, progress=meter
                 )
             )
     if len(sources) == 1:
