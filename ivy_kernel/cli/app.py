@@ -172,7 +172,10 @@ def print_line(text: str, *, error: bool = False, raw: bool = False) -> None:
 
 
 class ProgressLine:
-    """Progress in a terminal: one line that is rewritten, on stderr; elsewhere its first one."""
+    """Progress in a terminal: one line that is rewritten, on stderr.
+
+    Elsewhere only what begins is told, each once: a log is no place for percentages.
+    """
 
     def __init__(self) -> None:
         self._is_live = sys.stderr.isatty()
@@ -181,10 +184,9 @@ class ProgressLine:
     def show(self, words: str, fraction: float | None) -> None:
         """Show how far something has come, and the part that is done."""
         if not self._is_live:
-            # A log needs to know what is under way, once for each file or phase.
-            if words.partition(":")[0] != self._told.partition(":")[0]:
+            if not fraction and words.partition(",")[0] != self._told.partition(",")[0]:
                 print_line(words, error=True)
-            self._told = words
+                self._told = words
             return
         bar = "" if fraction is None else f"{fraction:4.0%} "
         # A line as wide as the terminal would wrap, and "\r" would not lead back to its start.

@@ -9,7 +9,6 @@ import argparse
 import asyncio
 import glob
 import json
-import os
 import shlex
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -257,7 +256,7 @@ class _Meter:
     def on_progress(self, state: TransferState) -> None:
         """Show one state of a transfer."""
         self._last = state
-        if self.seconds < QUIET_SECONDS:
+        if self.seconds < QUIET_SECONDS or not state.done_bytes:
             return
         words, fraction = transfer_progress(state)
         self._view.show(f"{self._head(state.name)}: {words}", fraction)
