@@ -341,7 +341,7 @@ async def _get(files: SandboxFiles, options: Options, caller: Caller) -> Told:
             meter.results.append(
                 await files.get(
                     entry.path,
-                    local,
+                    local / entry.name if into else local,
                     overwrite=options.force,
                     recursive=options.recursive,
                     progress=meter,
@@ -364,8 +364,7 @@ async def _put(files: SandboxFiles, options: Options, caller: Caller) -> Told:
     if not into:
         entry = await _entry(files, target)
         into = entry is not None and entry.kind == "directory"
-    # A link to a directory is moved as what it leads to, under that one's name.
-    names = [path.resolve().name if path.is_dir() else path.name for path in sources]
+    names = [path.resolve().name if path.name in ("", "..") else path.name for path in sources]
     if len(sources) > 1:
         if not into:
             raise UsageError(f"{target} is no directory in the sandbox; {target}/ makes it one.")
@@ -376,12 +375,10 @@ async def _put(files: SandboxFiles, options: Options, caller: Caller) -> Told:
         for path, name in zip(sources, names, strict=True):
             place = "/".join(part for part in (base, name) if part) if into else target
             places.append(place)
-            # Of a directory that is there already its parent is named: it is gone on with.
-            there = place.removesuffix(name) if into and path.is_dir() else place
             meter.begin(name, path.stat().st_size if path.is_file() else None)
             meter.results.append(
                 await files.put(
-                    path, there, overwrite=options.force, recursive=recursive, progress=meter
+                    path, place, overwrite=options.force, recursive=recursive, progress=meter
                 )
             )
     if len(sources) == 1:
