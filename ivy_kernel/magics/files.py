@@ -27,7 +27,7 @@ from ivy_kernel.session.describe import (
     visible,
 )
 from ivy_kernel.session.files import SandboxFiles
-from ivy_kernel.session.meter import TransferResult, TransferState
+from ivy_kernel.session.transfer import TransferResult, TransferState
 from ivy_kernel.session.mirror import Mirror, read_folder
 from ivy_kernel.status.clock import monotonic_seconds
 

@@ -25,7 +25,7 @@ from ivy_kernel.status.model import Deadline, SandboxStatus
 
 if TYPE_CHECKING:  # no cell needs what it imports
     from ivy_kernel.routes.files import FileEntry
-    from ivy_kernel.session.meter import TransferResult, TransferState
+    from ivy_kernel.session.transfer import TransferResult, TransferState
 
 SOON_SECONDS = 600.0
 URGENT_SECONDS = 120.0

@@ -16,7 +16,7 @@ from ivy_kernel.errors import NoSuchFileError, UsageError
 from ivy_kernel.routes.files import FileEntry
 from ivy_kernel.session.describe import size_words
 from ivy_kernel.session.files import SandboxFiles
-from ivy_kernel.session.meter import Progress
+from ivy_kernel.session.transfer import Progress
 
 LIMIT_BYTES = 100_000_000
 LIMIT_FILES = 2_000
