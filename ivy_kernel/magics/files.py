@@ -27,8 +27,8 @@ from ivy_kernel.session.describe import (
     visible,
 )
 from ivy_kernel.session.files import SandboxFiles
-from ivy_kernel.session.transfer import TransferResult, TransferState
 from ivy_kernel.session.mirror import Mirror, read_folder
+from ivy_kernel.session.transfer import TransferResult, TransferState
 from ivy_kernel.status.clock import monotonic_seconds
 
 LARGE_BYTES = 50_000_000
