@@ -193,18 +193,16 @@ async def _remote_entries(
     """
     found: dict[str, FileEntry] = {}
     for word in words:
-        if not glob.has_magic(word):
-            entry = await files.stat(word)
-            found[entry.path] = entry
-            continue
         literal = await _entry(files, word)
-        listing = None if literal is not None else await files.glob(word)
-        if listing is not None and listing.is_truncated:
-            raise UsageError(f"Too many files match {word!r}: use a narrower pattern.")
-        matches = [literal] if literal is not None else list(listing.entries) if listing else []
+        matches = [] if literal is None else [literal]
+        if literal is None and glob.has_magic(word):
+            listing = await files.glob(word)
+            if listing.is_truncated:
+                raise UsageError(f"Too many files match {word!r}: use a narrower pattern.")
+            matches = list(listing.entries)
         if not matches:
             raise NoSuchFileError(
-                f"No file in the sandbox matches {word!r}; {caller.prefix} ls lists what is there."
+                f"There is no {word!r} in the sandbox; {caller.prefix} ls lists what is there."
             )
         found |= {entry.path: entry for entry in matches}
     return list(found.values())
