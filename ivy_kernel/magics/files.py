@@ -219,12 +219,7 @@ def _refuse_twins(names: Sequence[str]) -> None:
 class _Meter:
     """Shows how far a command's transfers have come, and says what an interrupt has left.
 
-    Parameters
-    ----------
-    caller, options
-        Where the command was typed, and the command.
-    groups
-        Its sources, as they travel together.
+    ``groups`` are its sources, as they travel together.
     """
 
     def __init__(self, caller: Caller, options: Options, groups: Sequence[Sized]) -> None:
@@ -243,7 +238,7 @@ class _Meter:
         self._number += 1
         self._last = None
         if total_bytes is not None and total_bytes >= LARGE_BYTES:
-            words = f"{self._head(name)}: {size_words(total_bytes)}; the time that it takes is told"
+            words = f"{self._head(name)}, {size_words(total_bytes)}; the time that it takes is told"
             self._view.show(f"{words} as soon as the speed is known", 0.0)
 
     def on_progress(self, state: TransferState) -> None:
@@ -252,7 +247,8 @@ class _Meter:
         if self.seconds < QUIET_SECONDS or not state.done_bytes:
             return
         words, fraction = transfer_progress(state)
-        self._view.show(f"{self._head(state.name)}: {words}", fraction)
+        # A view that cannot rewrite a line shows what stands before the first comma once.
+        self._view.show(f"{self._head(state.name)}, {words}", fraction)
 
     def _head(self, name: str) -> str:
         which = f" ({self._number} of {self._count})" if self._count > 1 else ""

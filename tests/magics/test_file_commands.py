@@ -342,9 +342,9 @@ async def test_size_and_progress_are_told_and_an_interrupt_goes_on(
     with pytest.raises(asyncio.CancelledError):
         await task
 
-    assert desk.progressed[0][0].startswith("put big data.bin: 40.0 MB; the time")
+    assert desk.progressed[0][0].startswith("put big data.bin, 40.0 MB; the time")
     words = next(words for words, fraction in desk.progressed if fraction and "/s" in words)
-    assert re.search(r"put big data.bin: .* of 40\.0 MB, .*/s, about .* left", words), words
+    assert re.search(r"put big data.bin, .* of 40\.0 MB, .*/s, about .* left", words), words
     (warning,) = desk.warned
     match = re.search(r"^Interrupted at .* of 40\.0 MB\..*: %ivy (put 'big data\.bin')$", warning)
     assert match, warning
