@@ -148,7 +148,9 @@ def transferred(results: Sequence[TransferResult], seconds: float) -> tuple[str,
     if sums["resumed_bytes"]:
         parts.append(f"resumed at {size_words(sums['resumed_bytes'])}")
     if sums["skipped"]:
-        parts.append(f"{count_words(sums['skipped'], 'file')} of them equal there already")
+        some = f"{sums['skipped']:,} of them equal already"
+        is_all = sums["skipped"] == sums["files"]
+        parts.append("equal already, nothing moved" if is_all else some)
     if left_out:
         more = f" and {len(left_out) - 3:,} more" if len(left_out) > 3 else ""
         parts.append(f"left out: {', '.join(left_out[:3])}{more}")

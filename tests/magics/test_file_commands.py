@@ -207,7 +207,7 @@ async def test_get_overwrites_only_with_force(desk: Desk) -> None:
     assert (desk.directory / "a.csv").read_text() == "old"
     await desk.run("get --force a.csv")
     assert (desk.directory / "a.csv").read_text() == "new"
-    assert "equal there already" in await desk.run("get a.csv")
+    assert "equal already, nothing moved" in await desk.run("get a.csv")
 
 
 async def test_two_sources_of_one_name_are_refused_before_anything_moves(desk: Desk) -> None:
