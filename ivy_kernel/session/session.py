@@ -433,6 +433,10 @@ class Session:
         await self.lifecycle.create()
         return await self._gate.wait_until_ready(sink)
 
+    async def prepare(self, sink: Sink) -> None:
+        """See that the sandbox is there, as before a cell. Called by commands that fill it."""
+        await self._gate.require_for_command(sink)
+
     async def terminate(self) -> None:
         """Shut the sandbox down; the user wants it, so the loss of the variables is not told."""
         async with self._terminating:
@@ -464,13 +468,7 @@ class Session:
         self._gate.forget()
 
     async def aclose(self, *, keep: bool = False) -> None:
-        """Let go of the sandbox, which lives on.
-
-        Parameters
-        ----------
-        keep
-            Whether the variables are left for a later session with the same key.
-        """
+        """Let go of the sandbox, which lives on; ``keep`` the variables for a later session."""
         self._gate.close()
         await self._choice.aclose(keep=keep)
         await self.lifecycle.aclose()
