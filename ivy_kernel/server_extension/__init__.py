@@ -5,6 +5,8 @@ module      contents
 =========== ==========================================================================
 `app`       the extension as Jupyter Server loads it: its routes below ``/ivy``, its event stream
 `errors`    any error → HTTP status and the one JSON shape of errors
+`files`     the sandboxes' files as Jupyter contents: the drive
+`folder`    one sandbox's folder in the drive: listings, manifest, what is on its way there
 `sandboxes` the registry of the sandboxes in use, polled while there is a viewer
 `sandbox`   one sandbox in the registry: its status, and the actions on it
 `targets`   settings, or a kernel's registry entry → the sandbox, or why there is none

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from logging import Logger
+from urllib.parse import quote
 
 from traitlets.config import Config
 
@@ -149,6 +150,25 @@ class SandboxRegistry:
         await self._scan()
         await self._find(sandbox_id).act(action)
 
+    # For the drive ------------------------------------------------------------------------------
+    async def folders(self) -> dict[str, tuple[str, SandboxEntry]]:
+        """Return the sandboxes that have a chat: the name of their folder → id and entry.
+
+        Of several sandboxes with the same chat, at different addresses, the default one, else the
+        first by id, has the plain name.
+        """
+        self._lingers_until = monotonic_seconds() + LINGER_SECONDS
+        self._start_scanning()
+        await self._scan()
+        found: dict[str, tuple[str, SandboxEntry]] = {}
+        others = sorted(key for key in self._entries if key != self._default_id)
+        for sandbox_id in (self._default_id, *others):
+            entry = self._entries.get(sandbox_id)
+            if entry is not None and entry.chat_id:
+                name = folder_name(entry.chat_id)
+                found[f"{name}@{sandbox_id[:8]}" if name in found else name] = (sandbox_id, entry)
+        return found
+
     async def aclose(self) -> None:
         """End listeners, monitors and connections. The sandboxes live on."""
         self.closed = True
@@ -221,9 +241,23 @@ class SandboxRegistry:
                     entry.watch()
             attachments = _attachments(registered, kernels)
             self._refresh_after_activity(registered, kernels)
+            self._note_use(registered, kernels)
             if changed or attachments != self._attachments:
                 self._attachments = attachments
                 self._notify()
+
+    def _note_use(
+        self, registered: tuple[KernelEntry, ...], kernels: Mapping[str, AttachedKernel]
+    ) -> None:
+        """Tell each sandbox whether its kernels are in use."""
+        used: dict[str, list[AttachedKernel]] = {}
+        for kernel in registered:
+            sandbox_id = sandbox_id_of(kernel.api_url, kernel.chat_id)
+            used.setdefault(sandbox_id, []).append(kernels[kernel.kernel_id])
+        for sandbox_id, entry in self._entries.items():
+            attached = used.get(sandbox_id, [])
+            entry.activity = " ".join(kernel.last_activity for kernel in attached)
+            entry.is_busy = any(kernel.is_busy for kernel in attached)
 
     async def _update_entries(self, registered: tuple[KernelEntry, ...]) -> None:
         """Adds, retargets and removes entries, by the settings and the registered kernels."""
@@ -265,6 +299,18 @@ class SandboxRegistry:
                 if entry is not None and entry.is_settled and not entry.refresh_soon():
                     # Too soon after the last refresh: as if unseen, to be tried at the next scan.
                     self._activity[kernel.kernel_id] = before
+
+
+def folder_name(chat_id: str) -> str:
+    """Return the name of a chat's folder in the drive: the chat's id, where a name can hold it."""
+    if chat_id in (".", ".."):
+        return chat_id.replace(".", "%2E")
+    return "".join(
+        quote(character, safe="", errors="surrogatepass")
+        if character in "%/\\" or not character.isprintable()
+        else character
+        for character in chat_id
+    )
 
 
 def _attachments(

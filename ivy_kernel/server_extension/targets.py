@@ -32,10 +32,13 @@ class AttachedKernel:
         kernel that was started by itself.
     last_activity
         Changes whenever the kernel has sent a message.
+    is_busy
+        Whether it runs a cell.
     """
 
     notebook_paths: tuple[str, ...]
     last_activity: str
+    is_busy: bool = False
 
 
 KernelLookup = Callable[[], Awaitable[Mapping[str, AttachedKernel]]]
@@ -56,7 +59,9 @@ def kernel_lookup(server: ServerApp) -> KernelLookup:
         return {
             # last_activity is only compared, never shown.
             kernel["id"]: AttachedKernel(
-                tuple(sorted(paths.get(kernel["id"], ()))), str(kernel.get("last_activity"))
+                tuple(sorted(paths.get(kernel["id"], ()))),
+                str(kernel.get("last_activity")),
+                kernel.get("execution_state") == "busy",
             )
             for kernel in kernels
         }
