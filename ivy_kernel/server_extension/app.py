@@ -13,7 +13,6 @@ from jupyter_core.utils import ensure_async
 from jupyter_server.auth.decorator import authorized
 from jupyter_server.base.handlers import APIHandler, path_regex
 from jupyter_server.extension.application import ExtensionApp
-from jupyter_server.extension.handler import ExtensionHandlerMixin
 from jupyter_server.services.contents import handlers as contents
 from jupyter_server.services.contents.fileio import FileManagerMixin
 from jupyter_server.services.contents.manager import ContentsManager
@@ -23,68 +22,22 @@ from tornado.iostream import StreamClosedError
 from traitlets.config import Config
 
 from ivy_kernel._version import __version__
-from ivy_kernel.errors import IvyError, NoSuchFileError, RateLimitedError, UsageError
+from ivy_kernel.errors import NoSuchFileError, UsageError
 from ivy_kernel.routes.files import FileEntry
-from ivy_kernel.server_extension.errors import error_response
+from ivy_kernel.server_extension import chats
 from ivy_kernel.server_extension.files import DriveContents
 from ivy_kernel.server_extension.sandbox import Action
-from ivy_kernel.server_extension.sandboxes import Listener, SandboxRegistry
+from ivy_kernel.server_extension.sandboxes import (
+    REGISTRY,
+    IvyHandler,
+    Listener,
+    SandboxRegistry,
+)
 from ivy_kernel.server_extension.targets import kernel_lookup
 from ivy_kernel.settings.settings import Ivy
 
-REGISTRY = "ivy_sandbox_registry"
 DRIVE = "ivy_sandbox_drive"
-"""The keys of the registry and of the drive in the settings of the web application."""
-
-
-class IvyHandler(ExtensionHandlerMixin, APIHandler):
-    """Base class of all handlers: access to the registry, and the JSON shape of errors."""
-
-    auth_resource = "ivy"
-    # A panel that asks by itself must not keep an idle server from being culled.
-    _track_activity = False
-
-    @property
-    def registry(self) -> SandboxRegistry:
-        """The sandboxes in use."""
-        registry = cast("SandboxRegistry", self.settings[REGISTRY])
-        if registry.closed:
-            raise web.HTTPError(503)
-        return registry
-
-    def answer(self, value: dict[str, Any]) -> None:
-        """Send a JSON value."""
-        self.set_header("Cache-Control", "no-store")
-        self.finish(json.dumps(value))
-
-    def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """Called by tornado for any exception: sends it in the one shape of errors."""
-        error = (kwargs.get("exc_info") or (None, None, None))[1]
-        status_code, body = self.error_body(error, status_code)
-        self.set_status(status_code)
-        if isinstance(error, RateLimitedError) and error.retry_after_seconds:
-            self.set_header("Retry-After", f"{error.retry_after_seconds:.0f}")
-        self.answer(body)
-
-    def error_body(
-        self, error: BaseException | None, status_code: int
-    ) -> tuple[int, dict[str, Any]]:
-        """Return the status and the JSON body for an error."""
-        return error_response(error, status_code)
-
-    def json_object(self) -> dict[str, Any]:
-        """Return the request's body, which must be a JSON object."""
-        body = self.get_json_body()
-        if not isinstance(body, dict):
-            raise web.HTTPError(400)
-        return body
-
-    def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
-        """Called by tornado for any exception; our own errors are logged as one line."""
-        if isinstance(value, IvyError):
-            self.log.warning("%s %s: %s", self.request.method, self.request.path, value)
-        else:
-            super().log_exception(typ, value, tb)
+"""The key of the drive in the settings of the web application."""
 
 
 class SandboxesHandler(IvyHandler):
@@ -339,7 +292,9 @@ class SendHandler(IvyHandler):
         # It reads the server's own files, so who may not do that may not send them either.
         if not await ensure_async(self.authorizer.is_authorized(self, user, "read", "contents")):
             raise web.HTTPError(403)
-        body = self.json_object()
+        body = self.get_json_body()
+        if not isinstance(body, dict):
+            raise web.HTTPError(400)
         path, to = body.get("path"), body.get("to")
         if not (isinstance(path, str) and isinstance(to, str)):
             raise UsageError("A request to send needs a path and the directory that it goes to.")
@@ -453,6 +408,7 @@ ROUTES = [
     (r"/ivy/send", SendHandler),
     (r"/ivy/transfers", TransfersHandler),
     (r"/ivy/transfers/([^/]+)", TransferHandler),
+    *chats.ROUTES,
     (r"/ivy(?:/.*)?", NothingHandler),  # last: the first pattern that matches counts
 ]
 

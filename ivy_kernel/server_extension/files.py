@@ -20,14 +20,23 @@ from ivy_kernel.errors import ChangedFileError, NoSuchFileError, UsageError
 from ivy_kernel.models import Json
 from ivy_kernel.server_extension.errors import UnknownSandboxError
 from ivy_kernel.routes.files import FileEntry
-from ivy_kernel.server_extension.folder import Folder, Listed, Transfers, Upload
+from ivy_kernel.server_extension.folder import (
+    Folder,
+    Listed,
+    Transfers,
+    Upload,
+    base_model,
+    copy_across,
+    dated,
+    is_text,
+    iso_time,
+)
 from ivy_kernel.server_extension.sandboxes import SandboxRegistry
 from ivy_kernel.session.files import SandboxFiles
 from ivy_kernel.session.transfer import TransferResult
 
 CONTENT_LIMIT_BYTES = 64_000_000
 """A file that is given as a whole, inside JSON, may be so large."""
-_EPOCH = "1970-01-01T00:00:00Z"
 
 
 class DriveContents(AsyncContentsManager):
@@ -217,10 +226,10 @@ class DriveContents(AsyncContentsManager):
             facts = {key: sandbox[key] for key in ("id", "chat_id", "name", "local", "default")}
             facts.update({key: status[key] for key in ("state", "label", "hint")})
             facts["message"] = entry.without_files()
-            child = _base_model(name, "directory", facts["message"] is None)
+            child = base_model(name, "directory", is_writable=facts["message"] is None)
             children.append({**child, "ivy": facts})
-        root = _base_model("", "directory", is_writable=False)
-        return _dated({**root, "content": children, "format": "json"})
+        root = base_model("", "directory", is_writable=False)
+        return dated({**root, "content": children, "format": "json"})
 
     def _listing_model(self, path: str, folder: Folder, listed: Listed) -> Json:
         _, _, rest = path.partition("/")
@@ -230,7 +239,7 @@ class DriveContents(AsyncContentsManager):
         for entry in listed.entries:
             name = entry.path.removeprefix(prefix)
             # A FIFO would block whoever opens it; a name that is no text has no address.
-            if entry.kind == "other" or not _is_text(name):
+            if entry.kind == "other" or not is_text(name):
                 unlisted += 1
             elif self.should_list(name):
                 children.append(self._model(f"{path}/{name}", entry, folder, entry.path))
@@ -242,14 +251,14 @@ class DriveContents(AsyncContentsManager):
             "unlisted": unlisted,
             "age_seconds": round(listed.age_seconds, 1),
         }
-        return _dated({**model, "content": children, "format": "json"})
+        return dated({**model, "content": children, "format": "json"})
 
     def _model(self, path: str, entry: Any, folder: Folder, rest: str) -> Json:
         kind = "directory" if entry.kind == "directory" else "file"
         if kind == "file" and path.endswith(".ipynb"):
             kind = "notebook"
-        model = _base_model(path, kind, entry.is_writable)
-        model["last_modified"] = model["created"] = _iso(entry.modified_seconds)
+        model = base_model(path, kind, is_writable=entry.is_writable)
+        model["last_modified"] = model["created"] = iso_time(entry.modified_seconds)
         if kind != "directory":
             model["size"] = entry.size_bytes
             model["mimetype"] = mimetypes.guess_type(path)[0]
@@ -323,7 +332,7 @@ class DriveContents(AsyncContentsManager):
         path = path.strip("/")
         if model.get("type") == "directory":
             entry = await folder.changed().make_directory(rest)
-            return _dated(self._model(path, entry, folder, rest))
+            return dated(self._model(path, entry, folder, rest))
         if "content" not in model:
             raise HTTPError(400, "No file content provided.")
         data = self._encoded(model, path)
@@ -335,7 +344,7 @@ class DriveContents(AsyncContentsManager):
         await folder.hash(entry, data)
         if model.get("message"):
             saved["message"] = model["message"]
-        return _dated(saved)
+        return dated(saved)
 
     def _encoded(self, model: Json, path: str) -> bytes:
         """Return the bytes that a model stands for."""
@@ -383,11 +392,11 @@ class DriveContents(AsyncContentsManager):
             raise
         if entry is None:
             upload.expire_later(lambda: self._uploads.pop(key, None))
-            arriving = _base_model(path, "file", is_writable=True)
-            return _dated({**arriving, "size": upload.size_bytes})
+            arriving = base_model(path, "file", is_writable=True)
+            return dated({**arriving, "size": upload.size_bytes})
         self._uploads.pop(key, None)
         folder.changed()
-        return _dated(self._model(path, entry, folder, rest))
+        return dated(self._model(path, entry, folder, rest))
 
     async def send(self, local: Path, to: str, *, overwrite: bool) -> TransferResult:
         """Copy a local file or directory into a directory of a sandbox."""
@@ -422,7 +431,7 @@ class DriveContents(AsyncContentsManager):
             return await self.get(path, content=False)
         entry = await folder.changed().rename(rest, new_rest)
         folder.changed()
-        return _dated(self._model(new_path, entry, folder, new_rest))
+        return dated(self._model(new_path, entry, folder, new_rest))
 
     async def increment_filename(self, filename: str, path: str = "", insert: str = "") -> str:
         """Return a name that is not in a directory, from one listing of it."""
@@ -453,62 +462,6 @@ class DriveContents(AsyncContentsManager):
         if target is source:
             entry = await target.changed().copy(source_rest, target_rest)
         else:
-            entry = await _copy_across(source.used(), source_rest, target.changed(), target_rest)
+            entry = await copy_across(source.used(), source_rest, target.changed(), target_rest)
         target.changed()
-        return _dated(self._model(to_path, entry, target, target_rest))
-
-
-async def _copy_across(source: SandboxFiles, path: str, target: SandboxFiles, to: str) -> FileEntry:
-    """Copy a file from one sandbox to another, in constant memory."""
-    size_bytes = (await source.stat(path)).size_bytes
-    upload = await target.open_upload(to, size_bytes)
-    try:
-        offset_bytes = 0
-        async for data in source.stream(path):
-            await upload.write_at(offset_bytes, data)
-            offset_bytes += len(data)
-        return await upload.finish(overwrite=False)
-    except BaseException:
-        await upload.abandon()
-        raise
-
-
-def _base_model(path: str, kind: str, is_writable: bool) -> Json:  # noqa: FBT001 - private
-    return {
-        "name": path.rpartition("/")[2],
-        "path": path,
-        "type": kind,
-        "writable": is_writable,
-        "created": _EPOCH,
-        "last_modified": _EPOCH,
-        "size": None,
-        "mimetype": None,
-        "content": None,
-        "format": None,
-        "hash": None,
-        "hash_algorithm": None,
-    }
-
-
-def _dated(model: Json) -> Json:
-    """Return a model whose time is one that a header can carry."""
-    moment = datetime.fromisoformat(model["last_modified"].replace("Z", "+00:00"))
-    return {**model, "last_modified": moment}
-
-
-def _is_text(name: str) -> bool:
-    """Whether a name can be part of an address: names on disk may be any bytes."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _iso(seconds: float | None) -> str:
-    """Return a Unix time as Jupyter writes it."""
-    try:
-        moment = datetime.fromtimestamp(seconds or 0.0, timezone.utc)
-    except (OverflowError, ValueError, OSError):  # files can carry times of any size
-        return _EPOCH
-    return moment.isoformat().replace("+00:00", "Z")
+        return dated(self._model(to_path, entry, target, target_rest))

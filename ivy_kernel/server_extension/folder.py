@@ -8,6 +8,7 @@ import hashlib
 import itertools
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from datetime import datetime, timezone
 from typing import Any, Literal, Protocol
 
 from ivy_kernel.errors import IvyError, UsageError
@@ -255,6 +256,21 @@ class Upload:
             await self._remote.abandon()
 
 
+async def copy_across(source: SandboxFiles, path: str, target: SandboxFiles, to: str) -> FileEntry:
+    """Copy a file from one sandbox to another, in constant memory."""
+    size_bytes = (await source.stat(path)).size_bytes
+    upload = await target.open_upload(to, size_bytes)
+    try:
+        offset_bytes = 0
+        async for data in source.stream(path):
+            await upload.write_at(offset_bytes, data)
+            offset_bytes += len(data)
+        return await upload.finish(overwrite=False)
+    except BaseException:
+        await upload.abandon()
+        raise
+
+
 class Transfer:
     """One transfer, as the front end shows it.
 
@@ -363,3 +379,49 @@ class Transfers:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+
+
+# Models of Jupyter's contents API ---------------------------------------------------------------
+_EPOCH = "1970-01-01T00:00:00Z"
+
+
+def base_model(path: str, kind: str, *, is_writable: bool) -> Json:
+    """Return the model of a file or directory, without content and times."""
+    return {
+        "name": path.rpartition("/")[2],
+        "path": path,
+        "type": kind,
+        "writable": is_writable,
+        "created": _EPOCH,
+        "last_modified": _EPOCH,
+        "size": None,
+        "mimetype": None,
+        "content": None,
+        "format": None,
+        "hash": None,
+        "hash_algorithm": None,
+    }
+
+
+def dated(model: Json) -> Json:
+    """Return a model whose time is one that a header can carry."""
+    moment = datetime.fromisoformat(model["last_modified"].replace("Z", "+00:00"))
+    return {**model, "last_modified": moment}
+
+
+def is_text(name: str) -> bool:
+    """Whether a name can be part of an address: names on disk may be any bytes."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def iso_time(seconds: float | None) -> str:
+    """Return a Unix time as Jupyter writes it."""
+    try:
+        moment = datetime.fromtimestamp(seconds or 0.0, timezone.utc)
+    except (OverflowError, ValueError, OSError):  # files can carry times of any size
+        return _EPOCH
+    return moment.isoformat().replace("+00:00", "Z")
