@@ -322,7 +322,7 @@ async def _local_file(manager: ContentsManager, path: str) -> Path:
             "This server does not keep its files in a directory, so they cannot be sent: download "
             "the file, and drop it onto the sandbox's folder."
         )
-    return Path(manager._get_os_path(path.strip("/")))  # noqa: SLF001 - for subclasses and hooks
+    return Path(manager._get_os_path(path.strip("/")))
 
 
 class TransfersHandler(IvyHandler):

@@ -7,7 +7,6 @@ import mimetypes
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from collections.abc import AsyncGenerator, Callable, Mapping
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,8 @@ from tornado.web import HTTPError
 
 from ivy_kernel.errors import ChangedFileError, NoSuchFileError, UsageError
 from ivy_kernel.models import Json
+from ivy_kernel.routes.files import PART_NAME, FileEntry
 from ivy_kernel.server_extension.errors import UnknownSandboxError
-from ivy_kernel.routes.files import FileEntry
 from ivy_kernel.server_extension.folder import (
     Folder,
     Listed,
@@ -33,7 +32,7 @@ from ivy_kernel.server_extension.folder import (
 )
 from ivy_kernel.server_extension.sandboxes import SandboxRegistry
 from ivy_kernel.session.files import SandboxFiles
-from ivy_kernel.session.transfer import TransferResult
+from ivy_kernel.session.meter import TransferResult
 
 CONTENT_LIMIT_BYTES = 64_000_000
 """A file that is given as a whole, inside JSON, may be so large."""
@@ -107,7 +106,7 @@ class DriveContents(AsyncContentsManager):
         """Called where hidden files are not allowed: here they are, and front ends hide them."""
         return False
 
-    async def _entry(self, path: str) -> Any:
+    async def _entry(self, path: str) -> FileEntry | None:
         """Return the entry of a path, the folder of a sandbox included; ``None`` without one."""
         folder, rest = await self.find(path)
         try:
@@ -139,7 +138,7 @@ class DriveContents(AsyncContentsManager):
         """Whether there is anything."""
         return await self._entry(path) is not None
 
-    async def get(  # noqa: PLR0913 - the signature of Jupyter's
+    async def get(
         self,
         path: str,
         content: bool = True,
@@ -160,7 +159,7 @@ class DriveContents(AsyncContentsManager):
         if not path:
             return await self._root_model()
         folder, rest = await self.find(path)
-        entry: Any = None
+        entry: FileEntry | None = None
         if not folder.is_known_directory(rest) and (type != "directory" or not content):
             entry = await folder.used().stat(rest)
         if entry is None or entry.kind == "directory":
@@ -198,23 +197,15 @@ class DriveContents(AsyncContentsManager):
         return entry, self._parts(folder.used(), entry)
 
     async def _parts(self, files: SandboxFiles, entry: FileEntry) -> AsyncGenerator[bytes, None]:
-        """Yield a file's content; the last part only if it has not changed meanwhile."""
-        left_bytes, last = entry.size_bytes, b""
+        """Yield a file's content, exactly as much as the entry says."""
+        left_bytes = entry.size_bytes
         async for data in files.stream(entry.path):
             left_bytes -= len(data)
             if left_bytes < 0:
                 break
-            if last:
-                yield last
-            last = data
-        now = await files.stat(entry.path)
-        if left_bytes or (now.size_bytes, now.modified_seconds) != (
-            entry.size_bytes,
-            entry.modified_seconds,
-        ):
+            yield data
+        if left_bytes:
             raise ChangedFileError(f"{entry.path} was changed while it was read; read it again.")
-        if last:
-            yield last
 
     async def _root_model(self) -> Json:
         folders = await self._registry.folders()
@@ -241,6 +232,8 @@ class DriveContents(AsyncContentsManager):
             # A FIFO would block whoever opens it; a name that is no text has no address.
             if entry.kind == "other" or not is_text(name):
                 unlisted += 1
+            elif PART_NAME.fullmatch(name):
+                continue  # a transfer under way
             elif self.should_list(name):
                 children.append(self._model(f"{path}/{name}", entry, folder, entry.path))
         model = self._model(path, listed.directory, folder, rest)
@@ -253,7 +246,7 @@ class DriveContents(AsyncContentsManager):
         }
         return dated({**model, "content": children, "format": "json"})
 
-    def _model(self, path: str, entry: Any, folder: Folder, rest: str) -> Json:
+    def _model(self, path: str, entry: FileEntry, folder: Folder, rest: str) -> Json:
         kind = "directory" if entry.kind == "directory" else "file"
         if kind == "file" and path.endswith(".ipynb"):
             kind = "notebook"
@@ -262,12 +255,14 @@ class DriveContents(AsyncContentsManager):
         if kind != "directory":
             model["size"] = entry.size_bytes
             model["mimetype"] = mimetypes.guess_type(path)[0]
+        if entry.kind == "link":  # shown, not followed: it may lead anywhere
+            model.update(writable=False, ivy={"kind": "link", "origin": None, "created": None})
         if (facts := folder.facts(rest)) is not None:
             model["ivy"] = {key: facts[key] for key in ("kind", "origin", "created")}
             model["created"] = facts["created"] or model["created"]
         return model
 
-    async def _read(self, folder: Folder, rest: str, entry: Any) -> bytes:
+    async def _read(self, folder: Folder, rest: str, entry: FileEntry) -> bytes:
         size_bytes = entry.size_bytes
         if size_bytes <= CONTENT_LIMIT_BYTES:
             # It may have grown meanwhile.
@@ -289,7 +284,7 @@ class DriveContents(AsyncContentsManager):
                 notebook = nbformat.reads(
                     data.decode(), as_version=4, capture_validation_error=fault
                 )
-            except Exception as exc:  # noqa: BLE001 - nbformat raises what its parsers raise
+            except Exception as exc:
                 raise UsageError(
                     f"{model['path']} is no notebook that can be read "
                     f"({type(exc).__name__}); open it with the editor to see what it is."
@@ -401,12 +396,11 @@ class DriveContents(AsyncContentsManager):
     async def send(self, local: Path, to: str, *, overwrite: bool) -> TransferResult:
         """Copy a local file or directory into a directory of a sandbox."""
         folder, rest = await self.find(to)
-        remote = f"{rest}/{local.name}" if rest else local.name
         result: TransferResult = await self.transfers.run(
             local.name,
             to,
             lambda transfer: folder.changed().put(
-                local, remote, overwrite=overwrite, recursive=local.is_dir(), progress=transfer
+                local, f"{rest}/", overwrite=overwrite, recursive=local.is_dir(), progress=transfer
             ),
         )
         folder.changed()

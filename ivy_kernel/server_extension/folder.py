@@ -1,4 +1,4 @@
-"""A sandbox's folder in the drive: what is remembered of its files, and what is on its way there."""
+"""A sandbox's folder in the drive: what is known of its files, and what is on its way there."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from typing import Any, Literal, Protocol
 
 from ivy_kernel.errors import IvyError, UsageError
 from ivy_kernel.models import Json
-from ivy_kernel.routes.files import FileEntry, Listing, ManifestEntry
-from ivy_kernel.session.files import OpenUpload, SandboxFiles
-from ivy_kernel.session.transfer import TransferState
+from ivy_kernel.routes.files import FileEntry, Listing
+from ivy_kernel.session.files import ManifestEntry, SandboxFiles
+from ivy_kernel.session.meter import TransferState
+from ivy_kernel.session.transfer import PiecewiseUpload
 from ivy_kernel.status.clock import monotonic_seconds
 
 LISTING_LIMIT = 20_000
@@ -28,6 +29,9 @@ another sign of use it gets the last one: a question to the sandbox would keep i
 MANIFEST_SECONDS = 30.0
 MANIFEST_WAIT_SECONDS = 1.0
 """A listing waits so long for the manifest; else the next one shows what it says."""
+PIECE_BYTES = 4_000_000
+"""JupyterLab's chunks of 1 MB are joined into pieces of this size, one of which is on its way while
+the next one is received."""
 UPLOAD_IDLE_SECONDS = 600.0
 """An upload whose next chunk does not come for so long is abandoned."""
 SHOWN_SECONDS = 60.0
@@ -208,12 +212,14 @@ class Upload:
         Whether it may take the place of a file.
     """
 
-    def __init__(self, remote: OpenUpload, *, overwrite: bool) -> None:
+    def __init__(self, remote: PiecewiseUpload, *, overwrite: bool) -> None:
         self._remote = remote
         self._overwrite = overwrite
         self._next_chunk = 1
         self._expiry: asyncio.TimerHandle | None = None
         self._ending: asyncio.Task[None] | None = None
+        self._held = bytearray()
+        self._sending: asyncio.Task[None] | None = None
         self.size_bytes = 0
 
     async def take(self, chunk: object, data: bytes) -> None:
@@ -232,11 +238,27 @@ class Upload:
                 "upload the file again."
             )
         self._next_chunk += 1
-        await self._remote.write_at(self.size_bytes, data)
+        self._held += data
         self.size_bytes += len(data)
+        if len(self._held) >= PIECE_BYTES:
+            await self._pass_on()
+
+    async def _pass_on(self) -> None:
+        """Send what is held, as soon as the piece before it has arrived."""
+        await self._arrived()
+        piece, self._held = bytes(self._held), bytearray()
+        offset_bytes = self.size_bytes - len(piece)
+        self._sending = asyncio.ensure_future(self._remote.write_at(offset_bytes, piece))
+
+    async def _arrived(self) -> None:
+        sending, self._sending = self._sending, None
+        if sending is not None:
+            await sending
 
     async def finish(self) -> FileEntry:
         """Give it its name."""
+        await self._pass_on()
+        await self._arrived()
         return await self._remote.finish(overwrite=self._overwrite)
 
     def expire_later(self, forget: Callable[[], object]) -> None:
@@ -252,6 +274,9 @@ class Upload:
         """Remove what has arrived."""
         if self._expiry is not None:
             self._expiry.cancel()
+        if self._sending is not None:
+            self._sending.cancel()
+            await asyncio.wait([self._sending])
         with suppress(IvyError):  # the sandbox may be gone, and what has arrived with it
             await self._remote.abandon()
 

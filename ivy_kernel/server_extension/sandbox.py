@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from ivy_kernel.errors import IvyError, NoSandboxError, RateLimitedError, SettingError
 from ivy_kernel.models import Json
+from ivy_kernel.routes.tools import SandboxTools
 from ivy_kernel.server_extension.folder import Folder
 from ivy_kernel.server_extension.targets import SandboxTarget
 from ivy_kernel.session import local_server
@@ -93,6 +94,7 @@ class SandboxEntry:
             before.campaign_id, before.session_id = now.campaign_id, now.session_id
             await before.aclose()  # time limits, certificates and the like may have changed
             before.refresh_soon()
+            self._files = None  # the settings of its tools may have changed too
             return
         await self.aclose()
         self._lifecycle = now
@@ -228,7 +230,9 @@ class SandboxEntry:
                 raise reading.error
             raise NoSandboxError(sentence)
         if self._files is None:
-            self._files = SandboxFiles(lifecycle)
+            fields = dict(self._target.code_fields)
+            tools = SandboxTools(lifecycle.client, lifecycle.chat_id, fields)
+            self._files = SandboxFiles(lifecycle, tools)
         return self._files
 
     def without_files(self, reading: StatusReading | None = None) -> str | None:
@@ -258,7 +262,8 @@ class SandboxEntry:
         return self._target.chat_id if self._lifecycle is None else self._lifecycle.chat_id
 
     async def _close_files(self) -> None:
-        await self.folder.aclose()
+        folder, self.folder = self.folder, Folder(self)
+        await folder.aclose()
         files, self._files = self._files, None
         if files is not None:
             await files.aclose()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jupyter_core.utils import ensure_async
@@ -15,7 +15,7 @@ from traitlets.config import Config
 from ivy_kernel.errors import MissingSettingError, SettingError
 from ivy_kernel.session.kernel_registry import KernelEntry
 from ivy_kernel.session.lifecycle import Lifecycle
-from ivy_kernel.session.open import open_lifecycle
+from ivy_kernel.session.open import code_fields, open_lifecycle
 from ivy_kernel.settings.live import LiveSettings
 from ivy_kernel.settings.settings import Ivy
 from ivy_kernel.settings.urls import LOCAL
@@ -96,6 +96,8 @@ class SandboxTarget:
     account
         Whether the settings hold a key of the platform, or cannot be read. The local sandbox is
         offered only when the user certainly has no account.
+    code_fields
+        Tool → the field that carries its code.
     """
 
     sandbox_id: str
@@ -106,6 +108,7 @@ class SandboxTarget:
     missing: str | None = None
     state: str = "unknown"
     account: bool = True
+    code_fields: Mapping[str, str] = field(default_factory=dict)
 
 
 class TargetResolver:
@@ -170,7 +173,7 @@ class TargetResolver:
             The id it had before, which it keeps while the settings cannot be read.
         """
         try:
-            return _target(open_lifecycle(self.live), _has_account(self.live.current()))
+            return _target(open_lifecycle(self.live), self.live.current())
         except MissingSettingError as exc:
             account = _has_account(self.live.current())
             return SandboxTarget(
@@ -195,7 +198,7 @@ class TargetResolver:
                 live = self._local if is_beside else self.live
                 return _target(
                     open_lifecycle(live, chat_id=entry.chat_id, campaign_id=entry.campaign_id),
-                    _has_account(settings),
+                    settings,
                 )
         except SettingError as exc:
             missing = str(exc)
@@ -217,7 +220,7 @@ def sandbox_id_of(api_url: str, chat_id: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:20]
 
 
-def _target(lifecycle: Lifecycle, account: bool) -> SandboxTarget:
+def _target(lifecycle: Lifecycle, settings: Ivy) -> SandboxTarget:
     api_url, chat_id, _ = lifecycle.key
     return SandboxTarget(
         sandbox_id_of(api_url, chat_id),
@@ -225,7 +228,8 @@ def _target(lifecycle: Lifecycle, account: bool) -> SandboxTarget:
         chat_id,
         lifecycle.local,
         lifecycle,
-        account=account,
+        account=_has_account(settings),
+        code_fields=code_fields(settings),
     )
 
 
