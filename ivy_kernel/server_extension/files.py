@@ -119,7 +119,7 @@ class DriveContents(AsyncContentsManager):
         if not path.strip("/"):
             return True
         folder, rest = await self.find(path)
-        if folder.is_known_directory(rest):
+        if folder.knows(rest):
             return True
         entry = await self._entry(path)
         return entry is not None and entry.kind == "directory"
@@ -129,7 +129,7 @@ class DriveContents(AsyncContentsManager):
         if "/" not in path.strip("/"):
             return False
         folder, rest = await self.find(path)
-        if (folder, rest) in self._uploads or folder.is_known_directory(rest):
+        if (folder, rest) in self._uploads or folder.knows(rest):
             return False
         entry = await self._entry(path)
         return entry is not None and entry.kind != "directory"
@@ -160,7 +160,7 @@ class DriveContents(AsyncContentsManager):
             return await self._root_model()
         folder, rest = await self.find(path)
         entry: FileEntry | None = None
-        if not folder.is_known_directory(rest) and (type != "directory" or not content):
+        if not folder.knows(rest) and (type != "directory" or not content):
             entry = await folder.used().stat(rest)
         if entry is None or entry.kind == "directory":
             if type not in (None, "directory"):
@@ -234,7 +234,7 @@ class DriveContents(AsyncContentsManager):
                 unlisted += 1
             elif PART_NAME.fullmatch(name):
                 continue  # a transfer under way
-            elif self.should_list(name):
+            elif self.should_list(name):  # type: ignore[no-untyped-call]  # not annotated there
                 children.append(self._model(f"{path}/{name}", entry, folder, entry.path))
         model = self._model(path, listed.directory, folder, rest)
         model["ivy"] = {
@@ -289,9 +289,9 @@ class DriveContents(AsyncContentsManager):
                     f"{model['path']} is no notebook that can be read "
                     f"({type(exc).__name__}); open it with the editor to see what it is."
                 ) from exc
-            self.mark_trusted_cells(notebook, model["path"])
+            self.mark_trusted_cells(notebook, model["path"])  # type: ignore[no-untyped-call]  # not annotated there
             model.update(content=notebook, format="json", mimetype=None)
-            self.validate_notebook_model(model, fault)
+            self.validate_notebook_model(model, fault)  # type: ignore[no-untyped-call]  # not annotated there
             return
         try:
             if format != "base64":
@@ -346,12 +346,12 @@ class DriveContents(AsyncContentsManager):
         content, kind = model["content"], model.get("type")
         if kind == "notebook":
             fault: dict[str, Any] = {}
-            notebook = nbformat.from_dict(content)  # type: ignore[no-untyped-call] # not annotated
-            self.check_and_sign(notebook, path)
-            text = nbformat.writes(
+            notebook = nbformat.from_dict(content)
+            self.check_and_sign(notebook, path)  # type: ignore[no-untyped-call]  # not annotated there
+            text: str = nbformat.writes(
                 notebook, version=nbformat.NO_CONVERT, capture_validation_error=fault
             )
-            self.validate_notebook_model(model, fault)
+            self.validate_notebook_model(model, fault)  # type: ignore[no-untyped-call]  # not annotated there
             return (text if text.endswith("\n") else text + "\n").encode()
         if kind != "file":
             raise HTTPError(400, f"{path} cannot be saved as {kind!r}.")
@@ -432,7 +432,8 @@ class DriveContents(AsyncContentsManager):
         folder, rest = await self.find(path)
         listed = await folder.list(rest, fresh=True)
         if listed.is_truncated:
-            return await super().increment_filename(filename, path, insert)
+            free: str = await super().increment_filename(filename, path, insert)  # type: ignore[no-untyped-call]  # not annotated there
+            return free
         taken = {entry.path.rpartition("/")[2] for entry in listed.entries}
         stem, dot, extension = filename.rpartition(".")
         if extension != "ipynb":

@@ -95,9 +95,9 @@ class Drive:
             with error:
                 return error.code, error.headers, error.read()
 
-    def leftovers(self) -> list[str]:
+    def leftovers(self, directory: str) -> list[str]:
         """Files of transfers that did not come to their end."""
-        return [path.name for path in self.root.rglob(".ivy-*")]
+        return [path.name for path in (self.root / directory).glob(".ivy-*")]
 
 
 @pytest.fixture(scope="module")
@@ -377,7 +377,7 @@ def test_an_upload_in_chunks_has_its_name_after_the_last_one(
     assert model["size"] == len(data)
     assert (here / "big.bin").read_bytes() == data
     assert drive.names(name) == {"big.bin"}
-    assert drive.leftovers() == []
+    assert drive.leftovers(name) == []
 
 
 def test_an_upload_that_is_broken_off_leaves_what_was_there(
@@ -389,7 +389,7 @@ def test_an_upload_that_is_broken_off_leaves_what_was_there(
     assert drive.save(f"{name}/file", b"new", chunk=1)[0] in (200, 201)
     status, answer = drive.save(f"{name}/file", b"new", chunk=3)
     assert (status, answer["error"]["kind"]) == (400, "UsageError")
-    assert drive.leftovers() == []
+    assert drive.leftovers(name) == []
     for chunk in (2, -1):
         status, answer = drive.save(f"{name}/file", b"new", chunk=chunk)
         assert status == 400
@@ -399,7 +399,7 @@ def test_an_upload_that_is_broken_off_leaves_what_was_there(
     assert drive.save(f"{name}/file", b"again ", chunk=1)[0] in (200, 201)  # a page that reloaded
     assert drive.save(f"{name}/file", b"new", chunk=-1)[0] in (200, 201)
     assert (here / "file").read_text() == "again new"
-    assert drive.leftovers() == []
+    assert drive.leftovers(name) == []
 
 
 # Downloads ----------------------------------------------------------------------------------------
