@@ -125,11 +125,11 @@ class DriveContents(AsyncContentsManager):
         return entry is not None and entry.kind == "directory"
 
     async def file_exists(self, path: str) -> bool:
-        """Whether there is such a file; one whose upload is under way is not there yet."""
+        """Whether there is such a file."""
         if "/" not in path.strip("/"):
             return False
         folder, rest = await self.find(path)
-        if (folder, rest) in self._uploads or folder.knows(rest):
+        if folder.knows(rest):
             return False
         entry = await self._entry(path)
         return entry is not None and entry.kind != "directory"
@@ -313,26 +313,22 @@ class DriveContents(AsyncContentsManager):
         return await self._save(model, path, overwrite=True)
 
     async def new(self, model: Json | None = None, path: str = "") -> Json:
-        """Save a file, or one chunk of it, that is not there yet; or make a directory."""
-        model = {} if model is None else model
-        model.setdefault("type", "notebook" if path.endswith(".ipynb") else "file")
-        if "content" not in model and model["type"] == "notebook":
-            model.update(content=nbformat.v4.new_notebook(), format="json")
-        elif "content" not in model and model["type"] != "directory":
-            model.update(content="", format="text")
-        return await self._save(model, path, overwrite=False)
+        """Make what `new_untitled` has found a free name for."""
+        return await self._save({} if model is None else model, path, overwrite=False)
 
     async def _save(self, model: Json, path: str, *, overwrite: bool) -> Json:
         folder, rest = await self._find_in(path)
         path = path.strip("/")
-        if model.get("type") == "directory":
+        model.setdefault("type", "notebook" if path.endswith(".ipynb") else "file")
+        if model["type"] == "directory":
             entry = await folder.changed().make_directory(rest)
             return dated(self._model(path, entry, folder, rest))
         if "content" not in model:
-            raise HTTPError(400, "No file content provided.")
+            empty = nbformat.v4.new_notebook() if model["type"] == "notebook" else ""
+            model.update(content=empty, format="text")
         data = self._encoded(model, path)
         if model.get("chunk") is not None:
-            return await self._save_chunk(folder, path, rest, model, data, overwrite=overwrite)
+            return await self._save_chunk(folder, path, rest, model, data)
         entry = await folder.changed().write(rest, data, overwrite=overwrite)
         folder.changed()  # a listing made meanwhile is from before
         saved = self._model(path, entry, folder, rest)
@@ -365,7 +361,7 @@ class DriveContents(AsyncContentsManager):
         raise HTTPError(400, "Must specify format of file contents as 'text' or 'base64'.")
 
     async def _save_chunk(
-        self, folder: Folder, path: str, rest: str, model: Json, data: bytes, *, overwrite: bool
+        self, folder: Folder, path: str, rest: str, model: Json, data: bytes
     ) -> Json:
         """Take one chunk of an upload: 1, 2, …, and -1 for the last one."""
         chunk, key = model["chunk"], (folder, rest)
@@ -374,7 +370,7 @@ class DriveContents(AsyncContentsManager):
         if chunk == 1:
             if upload is not None:  # the same file once more, from its beginning
                 await upload.abandon()
-            upload = Upload(await files.open_upload(rest, None), overwrite=overwrite)
+            upload = Upload(await files.open_upload(rest, None))
         elif upload is None:
             raise UsageError(f"The upload of {path} was broken off; upload the file again.")
         try:
