@@ -32,7 +32,7 @@ from ivy_kernel.server_extension.folder import (
 )
 from ivy_kernel.server_extension.sandboxes import SandboxRegistry
 from ivy_kernel.session.files import SandboxFiles
-from ivy_kernel.session.meter import TransferResult
+from ivy_kernel.session.transfer import TransferResult
 
 CONTENT_LIMIT_BYTES = 64_000_000
 """A file that is given as a whole, inside JSON, may be so large."""

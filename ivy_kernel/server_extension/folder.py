@@ -15,8 +15,8 @@ from ivy_kernel.errors import IvyError, UsageError
 from ivy_kernel.models import Json
 from ivy_kernel.routes.files import FileEntry, Listing
 from ivy_kernel.session.files import ManifestEntry, SandboxFiles
-from ivy_kernel.session.meter import TransferState
-from ivy_kernel.session.transfer import PiecewiseUpload
+from ivy_kernel.session.large_files import PiecewiseUpload
+from ivy_kernel.session.transfer import TransferState
 from ivy_kernel.status.clock import monotonic_seconds
 
 LISTING_LIMIT = 20_000
