@@ -100,6 +100,13 @@ def authorized_for_ivy(method: Method) -> Method:
     return cast("Method", authorized(resource="ivy")(method))
 
 
+def drive_of(handler: IvyHandler) -> DriveContents:
+    """Return the files of the sandboxes; 503 when the server is ending."""
+    if handler.registry.closed:
+        raise web.HTTPError(503)
+    return cast("DriveContents", handler.settings[DRIVE])
+
+
 class DriveHandler(IvyHandler):
     """Base class of the handlers of files."""
 
@@ -111,15 +118,14 @@ class DriveHandler(IvyHandler):
     @property
     def contents_manager(self) -> DriveContents:
         """The files of the sandboxes: what Jupyter's handlers then work on."""
-        assert not self.registry.closed  # noqa: S101 - raises 503 when it is
-        return cast("DriveContents", self.settings[DRIVE])
+        return drive_of(self)
 
     def error_body(
         self, error: BaseException | None, status_code: int
     ) -> tuple[int, dict[str, Any]]:
         """Return the one shape of errors, with the field that JupyterLab's dialogs show beside."""
         status_code, body = super().error_body(error, status_code)
-        if isinstance(error, web.HTTPError) and error.log_message and error.status_code < 500:
+        if isinstance(error, web.HTTPError) and error.log_message and status_code == 400:
             # Jupyter's own words about a path or a model that was sent.
             words = error.log_message % error.args if error.args else error.log_message
             body["error"]["message"] = " ".join(words.split())
@@ -180,8 +186,8 @@ class ContentsHandler(DriveHandler, contents.ContentsHandler):
         # Not by Jupyter's method, which looks first whether it is there: one more call for each
         # chunk, only to say 200 or 201.
         saved = await self.contents_manager.save(model, path)
-        validate_model(saved)
-        self._finish_model(saved)
+        validate_model(saved)  # type: ignore[no-untyped-call]  # not annotated there
+        self._finish_model(saved)  # type: ignore[no-untyped-call]  # likewise
 
     @web.authenticated
     @authorized_for_ivy
@@ -292,14 +298,14 @@ class DownloadHandler(DriveHandler):
         self.set_header("Accept-Ranges", "none")
 
 
-class ManifestHandler(DriveHandler):
+class ManifestHandler(IvyHandler):
     """``GET /ivy/manifest/{chat}``."""
 
     @web.authenticated
-    @authorized_for_ivy
+    @authorized
     async def get(self, name: str) -> None:
         """Send what the platform says of the chat's files."""
-        folder, _ = await self.contents_manager.find(name)
+        folder, _ = await drive_of(self).find(name)
         self.answer({"entries": await folder.manifest()})
 
 
@@ -322,8 +328,7 @@ class SendHandler(IvyHandler):
         path, to = body.get("path"), body.get("to")
         if not (isinstance(path, str) and isinstance(to, str)):
             raise UsageError("A request to send needs a path and the directory that it goes to.")
-        drive = cast("DriveContents", self.settings[DRIVE])
-        result = await drive.send(
+        result = await drive_of(self).send(
             await _local_file(self.contents_manager, path),
             to,
             overwrite=body.get("overwrite") is True,
@@ -357,7 +362,7 @@ class TransfersHandler(IvyHandler):
     @authorized
     async def get(self) -> None:
         """Send the transfers under way, and those that ended a moment ago."""
-        self.answer(cast("DriveContents", self.settings[DRIVE]).transfers.to_json())
+        self.answer(drive_of(self).transfers.to_json())
 
 
 class TransferHandler(IvyHandler):
@@ -367,7 +372,7 @@ class TransferHandler(IvyHandler):
     @authorized
     async def delete(self, transfer_id: str) -> None:
         """Cancel it."""
-        if not cast("DriveContents", self.settings[DRIVE]).transfers.cancel(transfer_id):
+        if not drive_of(self).transfers.cancel(transfer_id):
             raise web.HTTPError(404)
         self.set_status(204)
         self.finish()

@@ -14,6 +14,17 @@ ROUTES = [
     ("POST", "ivy/sandboxes/some-id/terminate"),
     ("POST", "ivy/sandboxes/some-id/reconnect"),
     ("GET", "ivy/events"),
+    *((method, "ivy/contents/chat/file") for method in ("GET", "PUT", "POST", "PATCH", "DELETE")),
+    ("GET", "ivy/contents/"),
+    ("GET", "ivy/contents/chat/file/checkpoints"),
+    ("POST", "ivy/contents/chat/file/checkpoints"),
+    ("POST", "ivy/contents/chat/file/checkpoints/some-id"),
+    ("DELETE", "ivy/contents/chat/file/checkpoints/some-id"),
+    ("GET", "ivy/files/chat/file"),
+    ("GET", "ivy/manifest/chat"),
+    ("POST", "ivy/send"),
+    ("GET", "ivy/transfers"),
+    ("DELETE", "ivy/transfers/1"),
     ("GET", "ivy/anything/else"),
 ]
 
@@ -103,6 +114,10 @@ def test_an_id_tells_nothing(jupyter: RunningJupyter, chat_id: str) -> None:
         ("DELETE", "ivy/sandboxes/no-such-id", 405, "MethodNotAllowed"),
         ("GET", "ivy/sandboxes/no-such-id/create", 405, "MethodNotAllowed"),
         ("PUT", "ivy/events", 405, "MethodNotAllowed"),
+        ("GET", "ivy/manifest/no-such-chat", 404, "UnknownSandboxError"),
+        ("GET", "ivy/manifest", 404, "NotFound"),
+        ("DELETE", "ivy/transfers/77", 404, "NotFound"),
+        ("POST", "ivy/send", 400, "UsageError"),
     ],
 )
 def test_every_error_has_the_one_shape(
@@ -123,7 +138,7 @@ def test_nobody_gets_in_without_the_token(
     """Without the server's token, or with a wrong one, each route refuses in the one shape."""
     status, _, body = shared_jupyter.call(method, path, headers=headers)
     assert status == 403
-    check_error(body, "Forbidden")
+    check_error({"error": body["error"]}, "Forbidden")  # the drive's say it twice, for JupyterLab
 
 
 def test_a_panel_that_looks_does_not_keep_an_idle_server_alive(jupyter: RunningJupyter) -> None:
