@@ -7,6 +7,7 @@ import mimetypes
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,9 @@ from ivy_kernel.session.transfer import TransferResult
 
 CONTENT_LIMIT_BYTES = 64_000_000
 """A file that is given as a whole, inside JSON, may be so large."""
+
+CLOSE_SECONDS = 3.0
+"""The end of the server waits so long for uploads to be cleaned up in the sandboxes."""
 
 
 class DriveContents(AsyncContentsManager):
@@ -70,7 +74,9 @@ class DriveContents(AsyncContentsManager):
         """Break off what is under way."""
         await self.transfers.aclose()
         uploads, self._uploads = list(self._uploads.values()), {}
-        await asyncio.gather(*(upload.abandon() for upload in uploads))
+        with suppress(asyncio.TimeoutError):
+            abandoned = asyncio.gather(*(upload.abandon() for upload in uploads))
+            await asyncio.wait_for(abandoned, CLOSE_SECONDS)
 
     # Addresses ----------------------------------------------------------------------------------
     async def find(self, path: str) -> tuple[Folder, str]:
@@ -342,6 +348,8 @@ class DriveContents(AsyncContentsManager):
         content, kind = model["content"], model.get("type")
         if kind == "notebook":
             fault: dict[str, Any] = {}
+            if not isinstance(content, dict):
+                raise HTTPError(400, f"The content of {path} is no notebook.")
             notebook = nbformat.from_dict(content)
             self.check_and_sign(notebook, path)  # type: ignore[no-untyped-call]  # not annotated there
             text: str = nbformat.writes(
@@ -370,7 +378,7 @@ class DriveContents(AsyncContentsManager):
         if chunk == 1:
             if upload is not None:  # the same file once more, from its beginning
                 await upload.abandon()
-            upload = Upload(await files.open_upload(rest, None))
+            upload = Upload(folder, await files.open_upload(rest, None))
         elif upload is None:
             raise UsageError(f"The upload of {path} was broken off; upload the file again.")
         try:

@@ -133,18 +133,21 @@ class Folder:
         has_failed = task.cancelled() or task.exception() is not None
         if self._asking.get(path) is task:  # else something has changed meanwhile
             del self._asking[path]
-            if not has_failed:
+            if has_failed:
+                self._listed.pop(path, None)  # it may be gone
+            else:
                 self._listed[path] = task.result()
 
     async def _ask(self, files: SandboxFiles, path: str, known: Listed | None) -> Listed:
         if len(self._listed) > _REMEMBERED:
             self._listed.clear()
         directory = await files.stat(path) if known is None else known.directory
-        if directory.kind != "directory":
-            raise UsageError(f"{path} is not a directory.")
         listing, _ = await asyncio.gather(
             files.list(path, limit=LISTING_LIMIT), self._await_facts()
         )
+        # The listing of a file is the file itself.
+        if directory.kind != "directory" or (path and listing.entries[:1] == (directory,)):
+            raise UsageError(f"{path} is not a directory.")
         return Listed(directory, listing)
 
     async def hash(self, entry: FileEntry, data: bytes | None = None) -> str:
@@ -208,11 +211,14 @@ class Upload:
 
     Parameters
     ----------
+    folder
+        The folder that it goes to.
     remote
         The upload in the sandbox.
     """
 
-    def __init__(self, remote: PiecewiseUpload) -> None:
+    def __init__(self, folder: Folder, remote: PiecewiseUpload) -> None:
+        self._folder = folder
         self._remote = remote
         self._next_chunk = 1
         self._expiry: asyncio.TimerHandle | None = None
@@ -276,7 +282,8 @@ class Upload:
         if self._sending is not None:
             self._sending.cancel()
             await asyncio.wait([self._sending])
-        with suppress(IvyError):  # the sandbox may be gone, and what has arrived with it
+        with suppress(IvyError):
+            self._folder.used()  # raises if the sandbox is not active: it is not woken for that
             await self._remote.abandon()
 
 
