@@ -1,4 +1,4 @@
-"""``jupyter ivy status · create · terminate · files · serve``: one sandbox and its life."""
+"""``jupyter ivy status · create · terminate · files · serve``: a sandbox and its life."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from ivy_kernel.errors import NoSandboxError, UsageError
 from ivy_kernel.magics.options import FILE_ARGUMENTS, HelpAskedError, file_parser
 from ivy_kernel.models import Json, Message
 from ivy_kernel.session import local_server
+from ivy_kernel.session.chats import note_use
 from ivy_kernel.session.describe import (
     deadline_words,
     duration_words,
@@ -114,6 +115,7 @@ class CreateApp(_LifecycleApp):
     async def act(self, lifecycle: Lifecycle) -> int:
         """Create, then wait; progress on stderr."""
         await lifecycle.create()
+        note_use(**lifecycle.registry_fields)
         told = ""
 
         def progress(status: SandboxStatus) -> None:

@@ -23,8 +23,8 @@ from ivy_kernel.errors import (
 )
 from ivy_kernel.routes.file_programs import TooLargeError
 from ivy_kernel.routes.files import FileAccess, Parts
-from ivy_kernel.status.backoff import Backoff
 from ivy_kernel.status.clock import monotonic_seconds
+from ivy_kernel.status.schedule import Backoff
 
 Result = TypeVar("Result")
 Direction = Literal["up", "down"]
