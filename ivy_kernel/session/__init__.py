@@ -14,5 +14,6 @@
     kernel_registry.py what this user's processes tell each other: which kernel uses which sandbox,
                        and what one of them has learned of its status
     private_file.py    files for their user's eyes only, written whole or not at all
+    mirror.py          a directory of the sandbox that is made what a small local folder is
     describe.py        states, deadlines and settings as lines of text
 """

@@ -438,6 +438,10 @@ class Session:
         await self.lifecycle.create()
         return await self._gate.wait_until_ready(sink)
 
+    async def prepare(self, sink: Sink) -> None:
+        """See that the sandbox is there, as before a cell. Called by commands that fill it."""
+        await self._gate.require_for_command(sink)
+
     async def terminate(self) -> None:
         """Shut the sandbox down; the user wants it, so the loss of the variables is not told."""
         async with self._terminating:
