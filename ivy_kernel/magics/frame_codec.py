@@ -410,7 +410,7 @@ except OSError:
     _STARTED_IN = ""
 
 
-def give(namespace: dict[str, Any], name: str, token: str, inline_bytes: int) -> None:
+def give(namespace: dict[str, Any], token: str, name: str, inline_bytes: int) -> None:
     """Print a variable, or where it has been written; called by a hidden cell for ``pull``."""
 
     def work() -> dict[str, Any]:
@@ -438,7 +438,7 @@ def give(namespace: dict[str, Any], name: str, token: str, inline_bytes: int) ->
 
 
 def take(
-    namespace: dict[str, Any], name: str, token: str, sha256: str, data: str | None = None
+    namespace: dict[str, Any], token: str, name: str, sha256: str, data: str | None = None
 ) -> None:
     """Set a variable, from a file where no data are given; called by a hidden cell for ``push``."""
 
@@ -457,7 +457,7 @@ def take(
     _answer(token, work)
 
 
-def prepare(token: str) -> None:
+def prepare(namespace: dict[str, Any], token: str) -> None:
     """Make the directory for large values; called by a hidden cell before one is sent."""
     _answer(token, lambda: {"path": f"{SPOOL}/{token}"} if _spool() else {})
 

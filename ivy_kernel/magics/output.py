@@ -131,8 +131,6 @@ class NativeOutput:
         self._line = ""
         self._hinted = False
         self.error: Json | None = None
-        self.value: Json | None = None
-        self.printed: list[str] = []
 
     def show(self, message: Message) -> None:
         """Show one message; an error is only kept, to be raised when the cell has ended."""
@@ -151,10 +149,8 @@ class NativeOutput:
             )
         elif message.msg_type == "execute_result":
             data, metadata = self._without_widgets(content)
-            self.value = data
             sys.displayhook(RemoteValue(data, metadata))
         elif message.msg_type == "clear_output":
-            self.printed.clear()
             self._shell.display_pub.clear_output(wait=bool(content.get("wait")))
         elif message.msg_type == "error":
             self.error = content
@@ -165,23 +161,8 @@ class NativeOutput:
         sys.stdout.flush()
         sys.stderr.flush()
 
-    def kept(self) -> Any:
-        """Return what ``--out`` keeps of the cell: its value, else its printed text."""
-        if self.value is not None:
-            if "application/json" in self.value:
-                return self.value["application/json"]
-            text = self.value.get("text/plain")
-            return dict(self.value) if text is None else _plain_data(str(text))
-        text = "".join(self.printed)
-        try:
-            return json.loads(text)
-        except ValueError:
-            return text
-
     def _write(self, name: str, text: str) -> None:
         self._end_line()
-        if name != "stderr":
-            self.printed.append(text)
         stream = sys.stderr if name == "stderr" else sys.stdout
         stream.write(text)
         stream.flush()
@@ -232,6 +213,28 @@ class NativeOutput:
         if self._line and sys.stderr.isatty():
             sys.stderr.write("\r\x1b[K")
         self._line = ""
+
+
+# What --out keeps -------------------------------------------------------------------------------
+def kept(value: Json | None, printed: str) -> Any:
+    """Return what ``--out`` keeps of a cell: its value, else its printed text.
+
+    Parameters
+    ----------
+    value
+        The display of its value, by MIME type; ``None`` where it has none.
+    printed
+        What it has printed.
+    """
+    if value is not None:
+        if "application/json" in value:
+            return value["application/json"]
+        text = value.get("text/plain")
+        return dict(value) if text is None else _plain_data(str(text))
+    try:
+        return json.loads(printed)
+    except ValueError:
+        return printed
 
 
 def _plain_data(text: str) -> Any:

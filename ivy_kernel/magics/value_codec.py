@@ -442,11 +442,11 @@ class Decoder:
 
     def moment(self, fields: Any, zone: Any) -> datetime.datetime:
         """Return a datetime; the last field is ``fold``."""
-        return datetime.datetime(*fields[:7], tzinfo=self.zone(zone)).replace(fold=fields[7])
+        return datetime.datetime(*fields[:7]).replace(tzinfo=self.zone(zone), fold=fields[7])
 
     def hour(self, fields: Any, zone: Any) -> datetime.time:
         """Return a time of day; the last field is ``fold``."""
-        return datetime.time(*fields[:4], tzinfo=self.zone(zone)).replace(fold=fields[4])
+        return datetime.time(*fields[:4]).replace(tzinfo=self.zone(zone), fold=fields[4])
 
     def fraction(self, *nodes: Any) -> fractions.Fraction:
         """Return a fraction."""
