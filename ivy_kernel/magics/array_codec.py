@@ -39,16 +39,20 @@ def describe(value: Any) -> str:
     name = kind.__name__
     root = kind.__module__.partition(".")[0]
     if name in ("DataFrame", "Table") and root in PACKAGES:
-        return f"{name}, {value.shape[0]:,} rows × {value.shape[1]:,} columns"  # noqa: RUF001 - it is meant
+        rows, columns = value.shape
+        return f"{name}, {_count(rows, 'row')} \u00d7 {_count(columns, 'column')}"
     if name == "ndarray" and root == "numpy":
-        shape = " × ".join(f"{length:,}" for length in value.shape)  # noqa: RUF001 - it is meant
+        shape = " \u00d7 ".join(f"{length:,}" for length in value.shape)
         return f"array, {shape or '0-d'}, {value.dtype}"
     units: dict[type, str] = {str: "character", bytes: "byte", bytearray: "byte"}
     is_sized = name in ("Series", "Index", "MultiIndex") and root in PACKAGES
     if is_sized or kind in (*units, list, tuple, set, frozenset, dict):
-        count = len(value)
-        return f"{name}, {count:,} {units.get(kind, 'item')}{'' if count == 1 else 's'}"
+        return f"{name}, {_count(len(value), units.get(kind, 'item'))}"
     return name
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 # Encoding ---------------------------------------------------------------------------------------

@@ -193,7 +193,11 @@ class FrameEncoder(ArrayEncoder):
             is_any = values.dtype == object
             return self._objects(values, place + "[%d]") if is_any else self.array(values)
         if kind == "DatetimeTZDtype":
-            return ["zoned", self.array(np.asarray(array.tz_convert(None))), zone_node(dtype.tz)]
+            moments, zone = self.array(np.asarray(array.tz_convert(None))), zone_node(dtype.tz)
+            key = zone[1] if zone and zone[0] == "zone" else None
+            # Whether pandas' own choice of a class for it, which differs between its versions.
+            is_own = key and type(package("pandas").Timestamp(0, tz=key).tz) is type(dtype.tz)
+            return ["zoned", moments, zone, bool(is_own)]
         if kind == "CategoricalDtype":
             categories = self._index(dtype.categories, may_be_range=False)
             return ["categorical", self.array(np.asarray(array.codes)), categories, dtype.ordered]
@@ -305,9 +309,10 @@ def _integers(decoder: Decoder, node: Any) -> Any:
     return array
 
 
-def _zoned(decoder: Decoder, moments: Any, zone: Any) -> Any:
+def _zoned(decoder: Decoder, moments: Any, zone: Any, is_own: bool) -> Any:
     index = package("pandas").DatetimeIndex(decoder.of_kind(moments, "array"))
-    return index.tz_localize("UTC").tz_convert(decoder.zone(zone)).array
+    checked = decoder.zone(zone)
+    return index.tz_localize("UTC").tz_convert(zone[1] if is_own else checked).array
 
 
 def _categorical(decoder: Decoder, codes: Any, categories: Any, ordered: bool) -> Any:
@@ -404,11 +409,6 @@ SPOOL = ".ivy/values"
 STALE_SECONDS = 3600.0
 LINE_CHARS = 4000  # one huge line breaks runners that read by lines
 
-try:
-    _STARTED_IN = os.getcwd()  # noqa: PTH109 - for a fallback, see `_spool`
-except OSError:
-    _STARTED_IN = ""
-
 
 def give(namespace: dict[str, Any], token: str, name: str, inline_bytes: int) -> None:
     """Print a variable, or where it has been written; called by a hidden cell for ``pull``."""
@@ -432,7 +432,7 @@ def give(namespace: dict[str, Any], token: str, name: str, inline_bytes: int) ->
         except BaseException:
             path.unlink()
             raise
-        return {**answer, "path": f"{SPOOL}/{token}"}
+        return {**answer, "path": str(path)}
 
     _answer(token, work)
 
@@ -459,7 +459,7 @@ def take(
 
 def prepare(namespace: dict[str, Any], token: str) -> None:
     """Make the directory for large values; called by a hidden cell before one is sent."""
-    _answer(token, lambda: {"path": f"{SPOOL}/{token}"} if _spool() else {})
+    _answer(token, lambda: {"path": str(_spool() / token)})
 
 
 def _answer(token: str, work: Callable[[], dict[str, Any]]) -> None:
@@ -485,8 +485,7 @@ def _spool() -> Path:
     """Return the directory, which is ours alone; what was left in it long ago is removed."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     # The user may have changed the directory; the kernel was started in the sandbox's root.
-    root = Path(getattr(shell, "starting_dir", None) or _STARTED_IN)
-    directory = root
+    directory = Path(getattr(shell, "starting_dir", None) or Path.cwd())
     for name in SPOOL.split("/"):
         directory = directory / name
         directory.mkdir(mode=0o700, exist_ok=True)

@@ -7,7 +7,6 @@ larger ones as files.
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import base64
 import hashlib
@@ -24,8 +23,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-from IPython.core.inputtransformer2 import TransformerManager
-
 from ivy_kernel import errors
 from ivy_kernel.errors import (
     IvyError,
@@ -34,7 +31,8 @@ from ivy_kernel.errors import (
     SandboxLostError,
     VariableError,
 )
-from ivy_kernel.magics.frame_codec import decode, encode
+from ivy_kernel.magics.cell import assigned_names
+from ivy_kernel.magics.frame_codec import SPOOL, decode, encode
 from ivy_kernel.magics.options import CellOptions, Renamed
 from ivy_kernel.magics.output import kept
 from ivy_kernel.magics.value_codec import (
@@ -247,7 +245,7 @@ class Exchange:
     async def _push_file(self, name: Renamed, value: Encoded, token: str, sha256: str) -> Json:
         answer = await self._ask("prepare", token)
         self._check(answer, name, "pushed", _PUT_ADVICE)
-        remote, files = str(answer["path"]), self._session.files()
+        remote, files = _spooled(answer, name, token), self._session.files()
         progress = _Progress(self._sink, f"pushing {name.old}")
         with tempfile.TemporaryDirectory(prefix="ivy-values-") as directory:
             local = Path(directory) / token
@@ -276,20 +274,21 @@ class Exchange:
         if isinstance(data, str):
             value = await self._decoded(name, base64.b64decode(data), str(sha256))
         else:
-            value = await self._pull_file(name, token, size, str(sha256))
+            remote = _spooled(answer, name, token)
+            value = await self._pull_file(name, remote, size, str(sha256))
         self._namespace[name.new] = value
         # Escapes of a terminal, which a sandbox might put here, are not words.
         words = re.sub(r"[^\w ,.<>\[\]()|:'\u00d7-]", "", str(summary))[:200]
         self._tell("pulled", name, words, size)
 
-    async def _pull_file(self, name: Renamed, token: str, size_bytes: int, sha256: str) -> Any:
-        remote, files = f".ivy/values/{token}", self._session.files()
+    async def _pull_file(self, name: Renamed, remote: str, size_bytes: int, sha256: str) -> Any:
+        files = self._session.files()
         progress = _Progress(self._sink, f"pulling {name.old}")
         try:
             if (await files.stat(remote)).size_bytes != size_bytes:
                 raise _damaged(name, "its file has another size")
             with tempfile.TemporaryDirectory(prefix="ivy-values-") as directory:
-                local = Path(directory) / token
+                local = Path(directory) / "value"
                 await files.get(remote, local, progress=progress)
                 data = await asyncio.to_thread(local.read_bytes)
         finally:
@@ -400,6 +399,14 @@ def _refused(refused: Sequence[str], advice: str, end: str) -> VariableError:
     return VariableError(f"{place} {reason}, which cannot travel: {advice}. {end}")
 
 
+def _spooled(answer: Json, name: Renamed, token: str) -> str:
+    """Return the path of a value's file; nothing else is read or removed, whatever is answered."""
+    path = str(answer.get("path"))
+    if not path.endswith(f"/{SPOOL}/{token}"):
+        raise _damaged(name, f"its file is {path!r:.200}")
+    return path
+
+
 def _damaged(name: Renamed, reason: str) -> VariableError:
     return VariableError(f"{name.old} did not arrive as a value that can be taken: {reason}.")
 
@@ -465,33 +472,3 @@ class CellVariables:
                 self._namespace[name] = kept(self._value, "".join(self._printed))
                 return
         await self._exchange.pull(outs)
-
-
-def assigned_names(code: str) -> set[str]:
-    """Return the variables that a cell's code assigns, wherever it does so at its top level."""
-    try:
-        tree = ast.parse(TransformerManager().transform_cell(code))
-    except (SyntaxError, ValueError, RecursionError):
-        return set()
-    names: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Global):
-            names.update(node.names)
-    _assigned(tree, names)
-    return names
-
-
-_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-_OWN_SCOPES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-
-
-def _assigned(node: ast.AST, names: set[str]) -> None:
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, _SCOPES):
-            names.add(child.name)
-        elif isinstance(child, ast.alias):
-            names.add(child.asname or child.name.partition(".")[0])
-        elif isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store):
-            names.add(child.id)
-        if not isinstance(child, _SCOPES + _OWN_SCOPES):
-            _assigned(child, names)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import time
 from collections.abc import Callable, Iterator
 
@@ -125,18 +126,16 @@ def test_what_cannot_be_done_is_an_error_that_changes_nothing(
 
 def test_hidden_cells_leave_no_trace(sides: Sides) -> None:
     """No name, no history and no count of the sandbox tells that a variable was moved."""
-    look = (
-        "sorted(n for n in globals() if n.strip('_i0123456789')),"
-        " [c for c in In if '_ivy_codec' in c]"
-    )
+    names = "sorted(name for name in globals() if name.strip('_i0123456789'))"
+    count = "get_ipython().execution_count, len(In)"
     sides.here("moved = [1]")
-    before = sides.there(f"moved = None; {look}")
-    first = sides.there("get_ipython().execution_count")
+    sides.there("moved = None")
+    names_before, before = sides.there(names), ast.literal_eval(sides.there(count) or "")
     sides.kernel.run("%ivy push moved")
     sides.kernel.run("%ivy pull moved")
 
-    assert sides.there("get_ipython().execution_count") == str(int(first or 0) + 1)
-    assert sides.there(look) == before
+    assert ast.literal_eval(sides.there(count) or "") == tuple(number + 1 for number in before)
+    assert sides.there(names) == names_before
 
 
 def test_a_cell_takes_and_gives_variables(sides: Sides) -> None:
@@ -188,11 +187,11 @@ def test_an_interrupt_ends_a_move(sides: Sides) -> None:
         "before, codec.describe = codec.describe, lambda value: time.sleep(100)"
     )
     message_id = sides.kernel.submit("%ivy pull slow")
-    sides.kernel.until(message_id, lambda message: message["msg_type"] == "execute_input")
+    earlier = sides.kernel.until(message_id, lambda one: one["msg_type"] == "execute_input")
     for _ in range(2):  # the first may come before the hidden cell has begun
         time.sleep(1.0)
         sides.kernel.send_interrupt()
-    cell = sides.kernel.finish(message_id)
+    cell = sides.kernel.finish(message_id, earlier=earlier)
     assert cell.reply["ename"] == "KeyboardInterrupt"
 
     sides.there("codec.describe = before\ndel codec")

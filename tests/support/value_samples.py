@@ -181,7 +181,7 @@ ROUND_TRIPS: dict[str, tuple[Any, Callable[[Any, Any], None]]] = {
     ),
     "structured arrays": (
         np.array(
-            [(1, 2.5, [1, 2]), (2, math.nan, [3, 4])],
+            [(1, 2.5, [1, 2]), (2, -0.5, [3, 4])],
             np.dtype([("id", ">u2"), ("x", "f8"), ("v", "i1", (2,))], align=True),
         ),
         equal_arrays,
@@ -255,7 +255,7 @@ ROUND_TRIPS: dict[str, tuple[Any, Callable[[Any, Any], None]]] = {
                 "list": [[1], []],
                 "array": pl.Series([[1, 2], [3, 4]], dtype=pl.Array(pl.Int8, 2)),
                 "struct": [{"x": 1, "y": "a"}, {"x": None, "y": "b"}],
-                "decimal": [decimal.Decimal("1.20"), None],
+                "decimal": pl.Series([decimal.Decimal("1.20"), None], dtype=pl.Decimal(38, 2)),
                 "binary": [b"\0", None],
                 "null": [None, None],
             }
