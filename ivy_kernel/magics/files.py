@@ -193,18 +193,16 @@ async def _remote_entries(
     """
     found: dict[str, FileEntry] = {}
     for word in words:
-        if not glob.has_magic(word):
-            entry = await files.stat(word)
-            found[entry.path] = entry
-            continue
         literal = await _entry(files, word)
-        listing = None if literal is not None else await files.glob(word)
-        if listing is not None and listing.is_truncated:
-            raise UsageError(f"Too many files match {word!r}: use a narrower pattern.")
-        matches = [literal] if literal is not None else list(listing.entries) if listing else []
+        matches = [] if literal is None else [literal]
+        if literal is None and glob.has_magic(word):
+            listing = await files.glob(word)
+            if listing.is_truncated:
+                raise UsageError(f"Too many files match {word!r}: use a narrower pattern.")
+            matches = list(listing.entries)
         if not matches:
             raise NoSuchFileError(
-                f"No file in the sandbox matches {word!r}; {caller.prefix} ls lists what is there."
+                f"There is no {word!r} in the sandbox; {caller.prefix} ls lists what is there."
             )
         found |= {entry.path: entry for entry in matches}
     return list(found.values())
@@ -341,7 +339,7 @@ async def _get(files: SandboxFiles, options: Options, caller: Caller) -> Told:
             meter.results.append(
                 await files.get(
                     entry.path,
-                    local,
+                    local / entry.name if into else local,
                     overwrite=options.force,
                     recursive=options.recursive,
                     progress=meter,
@@ -364,8 +362,7 @@ async def _put(files: SandboxFiles, options: Options, caller: Caller) -> Told:
     if not into:
         entry = await _entry(files, target)
         into = entry is not None and entry.kind == "directory"
-    # A link to a directory is moved as what it leads to, under that one's name.
-    names = [path.resolve().name if path.is_dir() else path.name for path in sources]
+    names = [path.resolve().name if path.name in ("", "..") else path.name for path in sources]
     if len(sources) > 1:
         if not into:
             raise UsageError(f"{target} is no directory in the sandbox; {target}/ makes it one.")
@@ -376,12 +373,10 @@ async def _put(files: SandboxFiles, options: Options, caller: Caller) -> Told:
         for path, name in zip(sources, names, strict=True):
             place = "/".join(part for part in (base, name) if part) if into else target
             places.append(place)
-            # Of a directory that is there already its parent is named: it is gone on with.
-            there = place.removesuffix(name) if into and path.is_dir() else place
             meter.begin(name, path.stat().st_size if path.is_file() else None)
             meter.results.append(
                 await files.put(
-                    path, there, overwrite=options.force, recursive=recursive, progress=meter
+                    path, place, overwrite=options.force, recursive=recursive, progress=meter
                 )
             )
     if len(sources) == 1:

@@ -64,7 +64,7 @@ class OptionParser(argparse.ArgumentParser):
         HelpAskedError
             For ``--help``.
         """
-        return self.parse_args(words)
+        return self.parse_intermixed_args(words)  # options may stand between paths
 
 
 def split_line(name: str, line: str) -> list[str]:

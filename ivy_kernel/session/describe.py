@@ -94,7 +94,7 @@ def transfer_progress(state: TransferState) -> tuple[str, float | None]:
         parts.insert(0, f"{state.files_done:,} of {state.files_total:,} files")
     if state.bytes_per_second:
         parts.append(f"{size_words(state.bytes_per_second)}/s")
-    if state.seconds_left is not None:
+    if state.seconds_left is not None and state.done_bytes != total:
         parts.append(f"about {duration_words(max(1.0, state.seconds_left))} left")
     if state.resumed_bytes:
         parts.append(f"resumed at {size_words(state.resumed_bytes)}")

@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import math
 import stat
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -359,11 +359,14 @@ class SandboxFiles:
         overwrite: bool = False,
         recursive: bool = False,
         progress: Progress | None = None,
+        only: Collection[str] | None = None,
     ) -> TransferResult:
         """Bring a file or directory into the sandbox; parameters and errors as `get`.
 
         A file goes into ``remote`` where that is a directory, a directory's files right into it;
-        with an empty ``remote``, or a slash at its end, both go below it by their own name.
+        with an empty ``remote``, or a slash at its end, both go below it by their own name. With
+        ``only``, a directory's files of these paths below it go right into ``remote``, whatever
+        it is.
         """
         calls = await self._ready()
         meter = Meter("up", calls.access.method, progress)
@@ -379,7 +382,11 @@ class SandboxFiles:
             found, empty = await asyncio.to_thread(tree, local, meter.left_out)
             files = {each.names: each for each in found}
         name = local.resolve().name
-        top = await self._destination(calls, remote, name, is_file=() in files)
+        if only is None:
+            top = await self._destination(calls, remote, name, is_file=() in files)
+        else:
+            top, empty = self._parts(remote), []
+            files = {names: each for names, each in files.items() if "/".join(names) in only}
         meter.files_total = len(files)
         meter.total_bytes = sum(each.size_bytes for each in files.values())
         meter.name = local.name

@@ -8,7 +8,7 @@ import os
 import platform
 import stat
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,7 @@ from ivy_kernel.errors import NoSuchFileError, UsageError
 from ivy_kernel.routes.files import FileEntry
 from ivy_kernel.session.describe import size_words
 from ivy_kernel.session.files import SandboxFiles
-from ivy_kernel.session.transfer import Progress, TransferState
-from ivy_kernel.status.clock import monotonic_seconds
+from ivy_kernel.session.transfer import Progress
 
 LIMIT_BYTES = 100_000_000
 LIMIT_FILES = 2_000
@@ -64,7 +63,7 @@ class Folder:
 
 
 def read_folder(path: Path, name: str, *, force: bool) -> Folder:
-    """Read all files of a folder, without following a link out of it.
+    """Read all files of a folder; links are not followed, and left out.
 
     Parameters
     ----------
@@ -78,7 +77,7 @@ def read_folder(path: Path, name: str, *, force: bool) -> Folder:
     UsageError
         When it is larger than what is mirrored on each run.
     """
-    folder, root, total_bytes = Folder(path), path.resolve(), 0
+    folder, total_bytes = Folder(path), 0
     for directory, directories, names in os.walk(path):
         for one in list(directories):
             if one in SKIPPED_NAMES or Path(directory, one).is_symlink():
@@ -86,7 +85,7 @@ def read_folder(path: Path, name: str, *, force: bool) -> Folder:
                 folder.skipped.add(one if one in SKIPPED_NAMES else f"{one} (a link)")
         for one in sorted(names):
             file = Path(directory, one)
-            reason = _reason_to_skip(file, root)
+            reason = _reason_to_skip(file)
             if reason:
                 folder.skipped.add(f"{ascii(one) if reason == NOT_UTF8 else one} ({reason})")
                 continue
@@ -105,7 +104,7 @@ def read_folder(path: Path, name: str, *, force: bool) -> Folder:
 NOT_UTF8 = "its name is not UTF-8"
 
 
-def _reason_to_skip(file: Path, root: Path) -> str:
+def _reason_to_skip(file: Path) -> str:
     """Return why a file is left out; empty for a file that is mirrored."""
     if file.name == RECORD:
         return "the record of sync"
@@ -113,13 +112,10 @@ def _reason_to_skip(file: Path, root: Path) -> str:
         file.name.encode()
     except UnicodeEncodeError:
         return NOT_UTF8
-    if file.is_symlink() and not file.resolve().is_relative_to(root):
-        return "a link that leads out"
-    try:
-        is_regular = stat.S_ISREG(file.stat().st_mode)  # reading from a FIFO would never end
-    except OSError:
-        return "a link to nothing"
-    return "" if is_regular else "no regular file"
+    mode = file.lstat().st_mode
+    if stat.S_ISLNK(mode):
+        return "a link"
+    return "" if stat.S_ISREG(mode) else "no regular file"  # reading from a FIFO would never end
 
 
 def _copy_of(file: Path) -> Copy:
@@ -194,7 +190,7 @@ class Mirror:
             self.counts["unchanged"] += 1
             if before is not None and entry is not None and before.is_as_left(entry):
                 left[name] = before
-        await self._put(to_put, progress)
+        await self._put(to_put, left, progress)
         for name in sorted((earlier.keys() - local.keys()) & there.keys()):
             copy, entry = earlier[name], there[name]
             is_ours = self._force or copy.is_as_left(entry)
@@ -224,29 +220,24 @@ class Mirror:
         is_ours = before is not None and theirs == before.sha256
         return "changed" if is_ours or self._force else "kept"
 
-    async def _put(self, words: dict[str, str], progress: Progress) -> None:
-        sizes = {name: self._folder.files[name].size_bytes for name in words}
-        done_bytes, total_bytes, start = 0, sum(sizes.values()), monotonic_seconds()
-        for number, (name, word) in enumerate(words.items()):
-            speed = done_bytes / max(monotonic_seconds() - start, 0.001)
-            progress.on_progress(
-                TransferState(
-                    name=name,
-                    direction="up",
-                    done_bytes=done_bytes,
-                    total_bytes=total_bytes,
-                    files_done=number,
-                    files_total=len(words),
-                    seconds_left=(total_bytes - done_bytes) / speed if speed else None,
-                    bytes_per_second=speed,
-                    resumed_bytes=0,
-                    method=self._files.method,
-                )
+    async def _put(self, words: dict[str, str], left: dict[str, Copy], progress: Progress) -> None:
+        for word in ("added", "changed"):
+            names = {name for name, one in words.items() if one == word}
+            if not names:
+                continue
+            result = await self._files.put(
+                self._folder.path,
+                self._target,
+                overwrite=word == "changed",
+                recursive=True,
+                progress=progress,
+                only=names,
             )
-            place = self._at(name)
-            await self._files.put(self._folder.path / name, place, overwrite=word == "changed")
-            done_bytes += sizes[name]
-            self.counts[word] += 1
+            self.counts[word] = result.files
+            # A file that has changed since it was read is told as what was sent.
+            for name in names & left.keys():
+                sent = result.sha256.get(self._at(name), left[name].sha256)
+                left[name] = replace(left[name], sha256=sent)
 
     def _at(self, name: str) -> str:
         return f"{self._target}/{name}" if self._target else name

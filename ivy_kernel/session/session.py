@@ -468,13 +468,7 @@ class Session:
         self._gate.forget()
 
     async def aclose(self, *, keep: bool = False) -> None:
-        """Let go of the sandbox, which lives on.
-
-        Parameters
-        ----------
-        keep
-            Whether the variables are left for a later session with the same key.
-        """
+        """Let go of the sandbox, which lives on; ``keep`` the variables for a later session."""
         self._gate.close()
         await self._choice.aclose(keep=keep)
         await self.lifecycle.aclose()

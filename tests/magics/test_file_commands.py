@@ -164,10 +164,9 @@ async def test_names_that_a_terminal_would_obey_are_shown_harmlessly(desk: Desk)
 
 async def test_what_is_not_there_is_named_with_a_way_to_look(desk: Desk) -> None:
     """A path and a pattern."""
-    with pytest.raises(NoSuchFileError, match=r"nowhere\.csv"):
-        await desk.run("ls nowhere.csv")
-    with pytest.raises(NoSuchFileError, match=r"'\*\.nothing'; %ivy ls lists"):
-        await desk.run("get '*.nothing'")
+    for word in ("nowhere.csv", "*.nothing"):
+        with pytest.raises(NoSuchFileError, match=re.escape(f"{word!r} in the sandbox; %ivy ls")):
+            await desk.run(f"ls '{word}'")
 
 
 # Getting ----------------------------------------------------------------------------------------
@@ -250,7 +249,7 @@ async def test_put_copies_as_cp_does(desk: Desk) -> None:
         ("put a.csv ../x", "leads out"),
         ("put a.csv /etc/x", "outside of the sandbox"),
         ("put pipe", "no regular file"),
-        ("get a.csv", "No file|no such|not there|There is no"),
+        ("get a.csv", "There is no 'a.csv'"),
         ("rm .", "itself"),
         ("sync nowhere", "no folder nowhere"),
         ("sync a b c", "'c'"),
@@ -332,8 +331,11 @@ async def test_size_and_progress_are_told_and_an_interrupt_goes_on(
     assert desk.names_there() == {"big data.bin"}, "the part is gone"
 
 
-async def test_small_transfers_show_no_progress(desk: Desk) -> None:
+async def test_small_transfers_show_no_progress(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A display that comes and goes at once would only flicker."""
+    monkeypatch.setattr(commands, "QUIET_SECONDS", 60.0)
     desk.here("a.csv", "a")
     await desk.run("put a.csv")
     assert desk.progressed == []
@@ -465,18 +467,16 @@ async def test_two_folders_into_one_directory_leave_each_others_files(desk: Desk
     assert desk.names_there("lib") == {"a.py", "b.py"}
 
 
-async def test_sync_follows_no_link_out_and_reads_no_pipe(desk: Desk) -> None:
-    """Both are named as left out; a link to a file inside is a file."""
+async def test_sync_follows_no_link_and_reads_no_pipe(desk: Desk) -> None:
+    """They are named as left out."""
     made(desk.directory / "secret.txt", "secret")
     desk.here("src/a.py", "1")
-    (desk.directory / "src/inside").symlink_to("a.py")
     (desk.directory / "src/out").symlink_to("../secret.txt")
     (desk.directory / "src/up").symlink_to("..")
-    (desk.directory / "src/loop").symlink_to(".")
     os.mkfifo(desk.directory / "src/pipe")
     told = await desk.run("sync src")
-    assert desk.names_there("src") == {"a.py", "inside"}
-    for name in ("out (a link that leads out)", "up (a link)", "loop (a link)", "pipe (no regular"):
+    assert desk.names_there("src") == {"a.py"}
+    for name in ("out (a link)", "up (a link)", "pipe (no regular file)"):
         assert name in told, told
 
 
