@@ -36,6 +36,7 @@ from ivy_kernel.magics.frame_codec import SPOOL, decode, encode
 from ivy_kernel.magics.options import CellOptions, Renamed
 from ivy_kernel.magics.output import kept
 from ivy_kernel.magics.value_codec import (
+    PACKAGES,
     VALUE_LIMIT_BYTES,
     DamagedValueError,
     Encoded,
@@ -43,10 +44,10 @@ from ivy_kernel.magics.value_codec import (
     RefusedValueError,
 )
 from ivy_kernel.models import Cell, Json, Message, Outcome, Sink
-from ivy_kernel.session.describe import size_words, transfer_progress
-from ivy_kernel.session.meter import TransferState
+from ivy_kernel.session.describe import size_words, transfer_progress, visible
 from ivy_kernel.session.session import Session
 from ivy_kernel.session.start_progress import ProgressDisplay, is_progress
+from ivy_kernel.session.transfer import TransferState
 
 Result = TypeVar("Result")
 Namespace = dict[str, Any]
@@ -277,9 +278,7 @@ class Exchange:
             remote = _spooled(answer, name, token)
             value = await self._pull_file(name, remote, size, str(sha256))
         self._namespace[name.new] = value
-        # Escapes of a terminal, which a sandbox might put here, are not words.
-        words = re.sub(r"[^\w ,.<>\[\]()|:'\u00d7-]", "", str(summary))[:200]
-        self._tell("pulled", name, words, size)
+        self._tell("pulled", name, visible(str(summary))[:200], size)
 
     async def _pull_file(self, name: Renamed, remote: str, size_bytes: int, sha256: str) -> Any:
         files = self._session.files()
@@ -317,14 +316,15 @@ class Exchange:
         """Raise the error that an answer tells."""
         if "refused" in answer:
             raise _refused(answer["refused"], advice, f"It was not {verb}.")
-        if "package" in answer:
-            package = answer["package"]
+        package = answer.get("package")
+        if package in PACKAGES:
             raise VariableError(
                 f"{name.old} cannot be {verb}: the sandbox has no {package}. Install {package} in "
                 f"the sandbox: %pip install {package}"
             )
-        if "failed" in answer:
-            raise VariableError(f"{name.old} was not {verb}: {answer['failed']}.")
+        if "failed" in answer or "package" in answer:
+            reason = visible(str(answer.get("failed")))[:500]
+            raise VariableError(f"{name.old} was not {verb}: {reason}.")
 
     # Hidden cells ------------------------------------------------------------------------------
     async def _ask(
@@ -394,7 +394,8 @@ class Exchange:
 
 
 def _refused(refused: Sequence[str], advice: str, end: str) -> VariableError:
-    place, reason, own_advice = map(str, refused)
+    # Some come from the sandbox: nothing that a terminal obeys may be shown.
+    place, reason, own_advice = (visible(str(text))[:300] for text in refused)
     advice = f"{own_advice}, or {advice}" if own_advice else advice
     return VariableError(f"{place} {reason}, which cannot travel: {advice}. {end}")
 
