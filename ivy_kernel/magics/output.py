@@ -7,6 +7,8 @@ import json
 import sys
 from typing import Any
 
+from IPython.core.inputtransformer2 import TransformerManager
+
 from ivy_kernel.errors import IvyError
 from ivy_kernel.models import Fate, Json, Message
 from ivy_kernel.routes.outcomes import PLAIN, RED
@@ -246,3 +248,33 @@ def _plain_data(text: str) -> Any:
         return ast.literal_eval(tree)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return text
+
+
+def assigned_names(code: str) -> set[str]:
+    """Return the variables that a cell's code assigns, wherever it does so at its top level."""
+    try:
+        tree = ast.parse(TransformerManager().transform_cell(code))
+    except (SyntaxError, ValueError, RecursionError):
+        return set()
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Global):
+            names.update(node.names)
+    _assigned(tree, names)
+    return names
+
+
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_OWN_SCOPES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+def _assigned(node: ast.AST, names: set[str]) -> None:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, _SCOPES):
+            names.add(child.name)
+        elif isinstance(child, ast.alias):
+            names.add(child.asname or child.name.partition(".")[0])
+        elif isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store):
+            names.add(child.id)
+        if not isinstance(child, _SCOPES + _OWN_SCOPES):
+            _assigned(child, names)

@@ -31,10 +31,9 @@ from ivy_kernel.errors import (
     SandboxLostError,
     VariableError,
 )
-from ivy_kernel.magics.cell import assigned_names
 from ivy_kernel.magics.frame_codec import SPOOL, decode, encode
 from ivy_kernel.magics.options import CellOptions, Renamed
-from ivy_kernel.magics.output import kept
+from ivy_kernel.magics.output import assigned_names, kept
 from ivy_kernel.magics.value_codec import (
     PACKAGES,
     VALUE_LIMIT_BYTES,
