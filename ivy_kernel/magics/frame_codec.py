@@ -12,6 +12,7 @@ import json
 import math
 import os
 import re
+import shutil
 import stat
 import struct
 import sys
@@ -425,12 +426,12 @@ def give(namespace: dict[str, Any], token: str, name: str, inline_bytes: int) ->
         if encoded.size_bytes <= inline_bytes:
             answer["data"] = base64.b64encode(b"".join(encoded.chunks)).decode()
             return answer
-        path = _spool() / token
+        path = _spooled(token)
         try:
             with open(path, "xb", opener=_private) as file:
                 file.writelines(encoded.chunks)
         except BaseException:
-            path.unlink()
+            _remove(path)
             raise
         return {**answer, "path": str(path)}
 
@@ -443,12 +444,14 @@ def take(
     """Set a variable, from a file where no data are given; called by a hidden cell for ``push``."""
 
     def work() -> dict[str, Any]:
-        path = None if data is not None else _spool() / token
-        try:
-            raw = path.read_bytes() if path is not None else base64.b64decode(data or "")
-        finally:
-            if path is not None and path.exists():
-                path.unlink()
+        if data is not None:
+            raw = base64.b64decode(data)
+        else:
+            path = _spooled(token)
+            try:
+                raw = path.read_bytes()
+            finally:
+                _remove(path)
         if hashlib.sha256(raw).hexdigest() != sha256:
             raise DamagedValueError("other bytes than were sent")
         namespace[name] = decode(raw)
@@ -459,7 +462,7 @@ def take(
 
 def prepare(namespace: dict[str, Any], token: str) -> None:
     """Make the directory for large values; called by a hidden cell before one is sent."""
-    _answer(token, lambda: {"path": str(_spool() / token)})
+    _answer(token, lambda: {"path": str(_spooled(token))})
 
 
 def _answer(token: str, work: Callable[[], dict[str, Any]]) -> None:
@@ -481,18 +484,22 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o600)
 
 
-def _spool() -> Path:
-    """Return the directory, which is ours alone; what was left in it long ago is removed."""
+def _spooled(token: str) -> Path:
+    """Return the path for a value, in a directory that is ours alone; removes what is stale."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     # The user may have changed the directory; the kernel was started in the sandbox's root.
     directory = Path(getattr(shell, "starting_dir", None) or Path.cwd())
-    for name in SPOOL.split("/"):
+    for name in (*SPOOL.split("/"), token):
         directory = directory / name
         directory.mkdir(mode=0o700, exist_ok=True)
         if stat.S_ISLNK(directory.lstat().st_mode):
             raise DamagedValueError(f"{directory} is a link; remove it")
-    directory.chmod(0o700)
-    for path in directory.iterdir():
-        if time.time() - path.lstat().st_mtime > STALE_SECONDS:
-            path.unlink()
-    return directory
+    directory.parent.chmod(0o700)
+    for one in directory.parent.iterdir():
+        if time.time() - one.lstat().st_mtime > STALE_SECONDS:
+            shutil.rmtree(one, ignore_errors=True)
+    return directory / "value"
+
+
+def _remove(path: Path) -> None:
+    shutil.rmtree(path.parent, ignore_errors=True)

@@ -258,7 +258,7 @@ class Exchange:
             finally:
                 progress.clear()
                 with suppress(IvyError):  # mostly it is not there any more
-                    await files.remove(remote)
+                    await files.remove(_directory(remote), recursive=True)
 
     async def _pull_one(self, name: Renamed) -> None:
         token = secrets.token_hex(8)
@@ -292,7 +292,7 @@ class Exchange:
         finally:
             progress.clear()
             with suppress(IvyError):
-                await files.remove(remote)
+                await files.remove(_directory(remote), recursive=True)
         return await self._decoded(name, data, sha256)
 
     async def _decoded(self, name: Renamed, data: bytes, sha256: str) -> Any:
@@ -402,9 +402,13 @@ def _refused(refused: Sequence[str], advice: str, end: str) -> VariableError:
 def _spooled(answer: Json, name: Renamed, token: str) -> str:
     """Return the path of a value's file; nothing else is read or removed, whatever is answered."""
     path = str(answer.get("path"))
-    if not path.endswith(f"/{SPOOL}/{token}"):
+    if not path.endswith(f"/{SPOOL}/{token}/value"):
         raise _damaged(name, f"its file is {path!r:.200}")
     return path
+
+
+def _directory(path: str) -> str:
+    return path.rpartition("/")[0]
 
 
 def _damaged(name: Renamed, reason: str) -> VariableError:
