@@ -10,7 +10,6 @@ import base64
 import hashlib
 import json
 import math
-import os
 import re
 import shutil
 import stat
@@ -428,10 +427,10 @@ def give(namespace: dict[str, Any], token: str, name: str, inline_bytes: int) ->
             return answer
         path = _spooled(token)
         try:
-            with open(path, "xb", opener=_private) as file:
+            with path.open("xb") as file:
                 file.writelines(encoded.chunks)
         except BaseException:
-            _remove(path)
+            shutil.rmtree(path.parent, ignore_errors=True)
             raise
         return {**answer, "path": str(path)}
 
@@ -451,7 +450,7 @@ def take(
             try:
                 raw = path.read_bytes()
             finally:
-                _remove(path)
+                shutil.rmtree(path.parent, ignore_errors=True)
         if hashlib.sha256(raw).hexdigest() != sha256:
             raise DamagedValueError("other bytes than were sent")
         namespace[name] = decode(raw)
@@ -480,10 +479,6 @@ def _answer(token: str, work: Callable[[], dict[str, Any]]) -> None:
     sys.stdout.flush()
 
 
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o600)
-
-
 def _spooled(token: str) -> Path:
     """Return the path for a value, in a directory that is ours alone; removes what is stale."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
@@ -499,7 +494,3 @@ def _spooled(token: str) -> Path:
         if time.time() - one.lstat().st_mtime > STALE_SECONDS:
             shutil.rmtree(one, ignore_errors=True)
     return directory / "value"
-
-
-def _remove(path: Path) -> None:
-    shutil.rmtree(path.parent, ignore_errors=True)

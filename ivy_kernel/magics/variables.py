@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import dataclasses
 import hashlib
 import json
 import re
@@ -120,8 +121,9 @@ class _HiddenSink:
         """Take one message."""
         if message.msg_type == "stream" and message.content.get("name") == "stdout":
             self._text += str(message.content.get("text", ""))
-        elif message.msg_type not in ("error", "execute_result") or is_progress(message):
-            self._sink(message)
+        elif message.msg_type not in ("error", "execute_result"):
+            # As of the cell that is shown: nobody knows the hidden one.
+            self._sink(dataclasses.replace(message, header=None, parent_header=None))
 
     def answer(self) -> Json | None:
         """Return the answer; ``None`` where it did not come whole."""
