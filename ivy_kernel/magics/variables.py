@@ -135,7 +135,10 @@ class _HiddenSink:
             self._sink(Message("stream", {"name": "stdout", "text": rest}))
         if found is None:
             return None
-        answer: Json = json.loads(base64.b64decode(found[1]))
+        try:
+            answer = json.loads(base64.b64decode(found[1]))
+        except (ValueError, RecursionError):
+            return None
         return answer if isinstance(answer, dict) else None
 
 
@@ -274,7 +277,7 @@ class Exchange:
         if type(size) is not int or not 0 <= size <= VALUE_LIMIT_BYTES:
             raise _damaged(name, "its size cannot be")
         if isinstance(data, str):
-            value = await self._decoded(name, base64.b64decode(data), str(sha256))
+            value = await self._decoded(name, data, str(sha256))
         else:
             remote = _spooled(answer, name, token)
             value = await self._pull_file(name, remote, size, str(sha256))
@@ -297,11 +300,15 @@ class Exchange:
                 await files.remove(_directory(remote), recursive=True)
         return await self._decoded(name, data, sha256)
 
-    async def _decoded(self, name: Renamed, data: bytes, sha256: str) -> Any:
+    async def _decoded(self, name: Renamed, data: bytes | str, sha256: str) -> Any:
         def work() -> Any:
-            if hashlib.sha256(data).hexdigest() != sha256:
+            try:
+                raw = base64.b64decode(data) if isinstance(data, str) else data
+            except ValueError:
+                raise DamagedValueError("it is no base64") from None
+            if hashlib.sha256(raw).hexdigest() != sha256:
                 raise DamagedValueError("its checksum is another")
-            return decode(data)
+            return decode(raw)
 
         try:
             return await asyncio.to_thread(work)
@@ -316,7 +323,10 @@ class Exchange:
     def _check(answer: Json, name: Renamed, verb: str, advice: str) -> None:
         """Raise the error that an answer tells."""
         if "refused" in answer:
-            raise _refused(answer["refused"], advice, f"It was not {verb}.")
+            refused = answer["refused"]
+            raise _refused(
+                refused if isinstance(refused, list) else [], advice, f"It was not {verb}."
+            )
         package = answer.get("package")
         if package in PACKAGES:
             raise VariableError(
@@ -396,7 +406,7 @@ class Exchange:
 
 def _refused(refused: Sequence[str], advice: str, end: str) -> VariableError:
     # Some come from the sandbox: nothing that a terminal obeys may be shown.
-    place, reason, own_advice = (visible(str(text))[:300] for text in refused)
+    place, reason, own_advice = (visible(str(text))[:300] for text in [*refused, "", "", ""][:3])
     advice = f"{own_advice}, or {advice}" if own_advice else advice
     return VariableError(f"{place} {reason}, which cannot travel: {advice}. {end}")
 

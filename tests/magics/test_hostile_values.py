@@ -69,6 +69,7 @@ HOSTILE: dict[str, bytes] = {
     "a structure that is too large": crafted(
         ["array", [["a", "<f8", [2**40, 2**40]]], [1], "C", ""]
     ),
+    "a range on its own": crafted(RANGE),
     "a range that is too long": crafted(["series", RANGE, None, None, EMPTY[1]]),
     "a level of a range": crafted(["multiindex", [RANGE], [NO_CODES], [None]]),
     "categories of a range": crafted(["categorical", NO_CODES, RANGE, False]),
