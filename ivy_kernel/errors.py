@@ -7,6 +7,7 @@
     │   └── RefusedPathError      a path leads out of where it must stay, or no file can have it
     ├── SettingError              a setting has a value that cannot be used
     │   └── MissingSettingError   a setting that this action needs has no value
+    ├── VariableError             a variable cannot travel, or did not arrive
     ├── ApiError                  the platform answered with an error status
     │   ├── BadRequestError       400: an id is missing or wrong, unknown tool, no JSON object
     │   ├── CredentialsError      401: no key, or a key that is not accepted
@@ -74,6 +75,10 @@ class SettingError(IvyError):
 
 class MissingSettingError(SettingError):
     """A setting that this action needs has no value."""
+
+
+class VariableError(IvyError):
+    """A variable cannot travel to the sandbox or from it, or did not arrive; says which, and why."""
 
 
 class ApiError(IvyError):

@@ -188,6 +188,9 @@ class CellHost(Protocol):
     def run_local(self, code: str, cell: Cell) -> Outcome:
         """Run the code of a ``%%local`` cell in this process."""
 
+    def local_namespace(self) -> dict[str, Any]:
+        """Return the variables of ``%%local`` cells."""
+
 
 class CellRunner:
     """Runs cells, one at a time.
@@ -329,15 +332,11 @@ class CellRunner:
                 "%%ivy --chat is for other Python kernels; in this one, %ivy attach CHAT sends the "
                 "cells that follow to another chat. Nothing was run."
             )
-        if options.out:
-            raise UsageError(
-                "%%ivy --out is for other Python kernels; in this one the variables are in the "
-                "sandbox already. Nothing was run."
-            )
         settings = self._current.live.current()
         self._throttle.set_limit(OutputLimit(settings.output_limit_bytes))
-        seconds = settings.cell_timeout_seconds
-        return await run_cell(self._current.wanted(), options, cell, sink, tool_seconds=seconds)
+        session, seconds = self._current.wanted(), settings.cell_timeout_seconds
+        namespace = self._host.local_namespace if options.ins or options.outs else None
+        return await run_cell(session, options, cell, sink, namespace, tool_seconds=seconds)
 
     async def _run_in_sandbox(self, cell: Cell, sink: Sink) -> Outcome:
         self._throttle.set_limit(OutputLimit(self._current.live.current().output_limit_bytes))
@@ -487,6 +486,9 @@ class _CommandOwner:
 
     def session(self) -> Session:
         return self._runner._current.wanted()
+
+    def namespace(self) -> dict[str, Any]:
+        return self._runner._host.local_namespace()
 
     @property
     def directory(self) -> Path:

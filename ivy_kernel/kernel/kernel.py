@@ -245,14 +245,12 @@ class IvyKernel(BaseKernel):
 
     def run_local(self, code: str, cell: Cell) -> Outcome:
         """Run the code of a ``%%local`` cell (see `CellHost`). Blocks the main loop."""
-        from ivy_kernel.kernel.local import LocalShell
         from ivy_kernel.models import Outcome
 
-        if self._local_shell is None:
-            self._local_shell = LocalShell(self)
+        shell = self._open_local_shell()
         self._local_running = True
         try:
-            reply = self._local_shell.run(
+            reply = shell.run(
                 code,
                 self.cell_parent or {},
                 count=cell.execution_count,
@@ -261,6 +259,17 @@ class IvyKernel(BaseKernel):
         finally:
             self._local_running = False
         return Outcome("succeeded" if reply["status"] == "ok" else "failed", reply)
+
+    def local_namespace(self) -> Json:
+        """Return the variables of ``%%local`` cells (see `CellHost`)."""
+        return self._open_local_shell().namespace
+
+    def _open_local_shell(self) -> LocalShell:
+        if self._local_shell is None:
+            from ivy_kernel.kernel.local import LocalShell
+
+            self._local_shell = LocalShell(self)
+        return self._local_shell
 
     # Widgets -----------------------------------------------------------------------------------
     async def _comm_message(self, stream: Any, ident: Any, parent: Json) -> None:

@@ -49,6 +49,12 @@ class LocalShell:
         self._shell.display_pub.pub_socket = kernel.iopub_socket
         self._streams = {"stdout": sys.stdout, "stderr": sys.stderr}
 
+    @property
+    def namespace(self) -> Json:
+        """The variables of its cells."""
+        namespace: Json = self._shell.user_ns
+        return namespace
+
     def run(self, code: str, parent: Json, *, count: int, silent: bool) -> Json:
         """Run code here, blocking, and return the content of the reply.
 

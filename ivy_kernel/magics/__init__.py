@@ -9,6 +9,10 @@
     cell.py        runs one %%ivy cell
     waiting.py     lets a cell wait for the event loop's thread, with input and Ctrl-C
     output.py      shows messages and errors by IPython's means
+    variables.py   push and pull, and the variables of a %%ivy cell
+    value_codec.py  their values as bytes, without pickle: plain data
+    array_codec.py  … arrays of NumPy, tables of Arrow, frames of polars
+    frame_codec.py  … frames of pandas; whole values; what hidden cells call in the sandbox
     widget.py      the status widget
 """
 

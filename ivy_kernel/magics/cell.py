@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 from ivy_kernel.magics.options import LANGUAGES, CellOptions, tool_parameters
 from ivy_kernel.models import Cell, Message, Outcome, Sink
@@ -16,7 +18,13 @@ STOP_AGAIN_SECONDS = 5.0
 
 
 async def run_cell(
-    session: Session, options: CellOptions, cell: Cell, sink: Sink, *, tool_seconds: float
+    session: Session,
+    options: CellOptions,
+    cell: Cell,
+    sink: Sink,
+    namespace: Callable[[], dict[str, Any]] | None = None,
+    *,
+    tool_seconds: float,
 ) -> Outcome:
     """Run a cell to its one end; errors of ours end up in the outcome.
 
@@ -28,6 +36,9 @@ async def run_cell(
         The options of its ``%%ivy`` line.
     cell, sink
         The cell, and the sink of its messages.
+    namespace
+        Returns the notebook's variables in this process, for ``--in`` and ``--out``; ``None``
+        where there are no such options.
     tool_seconds
         Time budget of a tool without ``--timeout``.
 
@@ -35,7 +46,17 @@ async def run_cell(
     ------
     UsageError
         When the cell is not what ``--tool`` needs.
+    VariableError
+        A variable of ``--in`` or ``--out`` could not be moved.
     """
+    if namespace is not None:
+        from ivy_kernel.magics.variables import CellVariables  # few cells need what it imports
+
+        variables = CellVariables(session, options, namespace(), sink)
+        await variables.push()
+        outcome = await run_cell(session, options, cell, variables.sink, tool_seconds=tool_seconds)
+        await variables.keep(cell, outcome)
+        return outcome
     tool = options.tool or LANGUAGES[options.language]
     if not tool:
         return await _run_python(session, options.timeout_seconds, cell, sink)

@@ -14,10 +14,12 @@ from typing import Any, Protocol
 
 from ivy_kernel.errors import IvyError, UsageError
 from ivy_kernel.magics.options import (
+    VARIABLES_HELP,
     HelpAskedError,
     OptionParser,
     cell_parser,
     file_parser,
+    renamed,
     split_line,
 )
 from ivy_kernel.models import Message, Sink
@@ -48,6 +50,9 @@ class CommandOwner(SessionOwner, Protocol):
         UsageError
             When it is not there any more.
         """
+
+    def namespace(self) -> dict[str, Any]:
+        """Return the notebook's variables in this process. Called by ``push`` and ``pull``."""
 
     async def confirm(self, question: str) -> bool:
         """Ask the user a yes/no question, before something is lost."""
@@ -242,6 +247,18 @@ class _FileCaller:
         return ProgressDisplay(self._sink)
 
 
+async def _push(owner: CommandOwner, options: Options, sink: Sink) -> None:
+    from ivy_kernel.magics.variables import Exchange  # no other cell needs what it imports
+
+    await Exchange(owner.session(), owner.namespace(), sink).push(options.names)
+
+
+async def _pull(owner: CommandOwner, options: Options, sink: Sink) -> None:
+    from ivy_kernel.magics.variables import Exchange  # no other cell needs what it imports
+
+    await Exchange(owner.session(), owner.namespace(), sink).pull(options.names)
+
+
 async def _cell(owner: CommandOwner, options: Options, sink: Sink) -> None:
     _print(sink, cell_parser().format_help())
 
@@ -270,15 +287,18 @@ class Command:
         Runs it.
     arguments
         Its arguments, made by `_argument`.
+    more
+        Last text of its own help.
     """
 
     about: str
     run: Callable[[CommandOwner, Options, Sink], Awaitable[None]]
     arguments: tuple[Argument, ...] = ()
+    more: str = ""
 
     def parser(self, name: str) -> OptionParser:
         """Make the parser of its options."""
-        parser = OptionParser(f"%ivy {name}", self.about)
+        parser = OptionParser(f"%ivy {name}", self.about, self.more)
         for argument, keywords in self.arguments:
             parser.add_argument(argument, **keywords)
         return parser
@@ -295,6 +315,10 @@ class _FileCommand(Command):
 def _argument(name: str, **keywords: Any) -> Argument:
     return name, keywords
 
+
+_NAMES = (
+    _argument("names", metavar="NAME", nargs="+", type=renamed, help="a variable, or NEW=OLD"),
+)
 
 COMMANDS = {
     "status": Command("the sandbox: its state, its countdowns, and how cells reach it", _status),
@@ -348,6 +372,14 @@ COMMANDS = {
             _argument("--forget", metavar="CHAT", help="take a chat out of the list; no more"),
             _argument("--default", metavar="CHAT", help="write a chat into the config file"),
         ),
+    ),
+    "push": Command(
+        "NAME…: set variables of the sandbox to those of this notebook; NEW=OLD renames",
+        *(_push, _NAMES, VARIABLES_HELP),
+    ),
+    "pull": Command(
+        "NAME…: set variables of this notebook to those of the sandbox; NEW=OLD renames",
+        *(_pull, _NAMES, VARIABLES_HELP),
     ),
     "config": Command("every setting, its value and where it came from; never a key", _config),
     "cell": Command("the options of %%ivy, a cell that runs in the sandbox", _cell),

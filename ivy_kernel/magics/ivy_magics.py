@@ -23,7 +23,7 @@ from ivy_kernel.magics.options import CellOptions, HelpAskedError, parse_cell_op
 from ivy_kernel.magics.output import NativeOutput, RemoteInterrupt, exception_for, shown_briefly
 from ivy_kernel.magics.waiting import Post, ask_user, loop_thread, wait_in_cell
 from ivy_kernel.models import Cell, Json, Message, Namespace, Outcome, Sink, sendable
-from ivy_kernel.routes.events import AgentLost, Event, KernelDied
+from ivy_kernel.routes.events import AgentLost, Event, KernelDied, show_error
 from ivy_kernel.session.chats import find_chat, note_use
 from ivy_kernel.session.describe import NO_SUCH_FILE, event_sentence, missing_file_hint
 from ivy_kernel.session.kernel_registry import KernelRegistration, kernel_id_of
@@ -94,7 +94,7 @@ class IvyMagics(Magics):
             raise shown_briefly(error) from None
 
     def _run_command(self, line: str) -> None:
-        work = _CommandWork(self.sessions, line)
+        work = _CommandWork(self.sessions, line, self._ipython.user_ns)
         done, _ = wait_in_cell(self._ipython, work, thread=self.thread, is_remote=False)
         if not done:
             raise RemoteInterrupt("Interrupted.", ("KeyboardInterrupt: Interrupted.",))
@@ -114,12 +114,10 @@ class IvyMagics(Magics):
             self._parents[cell.header["msg_id"]] = self._kernel.get_parent()
             while len(self._parents) > PARENTS_KEPT:
                 del self._parents[next(iter(self._parents))]
-        work = _MagicCell(self.sessions, options, cell)
-        outcome, output = wait_in_cell(self._ipython, work, thread=self.thread, is_remote=True)
+        work = _MagicCell(self.sessions, options, cell, self._ipython.user_ns)
+        outcome, _ = wait_in_cell(self._ipython, work, thread=self.thread, is_remote=True)
         if outcome.reply["status"] == "error":
             raise exception_for(outcome.reply, outcome.fate) from None
-        if options.out:
-            self._ipython.user_ns[options.out] = output.kept()
 
     def _show_background(self, message: Message) -> None:
         """Show a message of no running cell, under the cell that has caused it, as ipykernel does.
@@ -169,16 +167,19 @@ def unload(shell: Any) -> None:
 class _CommandWork:
     """One ``%ivy`` line, as work on the loop thread."""
 
-    def __init__(self, sessions: MagicSessions, line: str) -> None:
+    def __init__(self, sessions: MagicSessions, line: str, namespace: Json) -> None:
         self._sessions = sessions
         self._line = line
+        self._namespace = namespace
         self._task: asyncio.Task[Any] | None = None
 
     async def run(self, post: Post) -> bool:
         """Run the command; false when it was interrupted."""
         self._task = asyncio.current_task()
         try:
-            await run_command(self._line, post, _CommandOwner(self._sessions, post))
+            await run_command(
+                self._line, post, _CommandOwner(self._sessions, post, self._namespace)
+            )
         except asyncio.CancelledError:
             return False
         return True
@@ -192,10 +193,14 @@ class _CommandWork:
 class _CommandOwner:
     """The notebook, as its ``%ivy`` lines see it; see `ivy_kernel.magics.commands`."""
 
-    def __init__(self, sessions: MagicSessions, post: Post) -> None:
+    def __init__(self, sessions: MagicSessions, post: Post, namespace: Json) -> None:
         self._post = post
+        self._namespace = namespace
         self.live = sessions.live
         self.session = sessions.session
+
+    def namespace(self) -> Json:
+        return self._namespace
 
     @property
     def directory(self) -> Path:
@@ -218,12 +223,16 @@ class _CommandOwner:
 class _MagicCell:
     """One ``%%ivy`` cell, as work on the loop thread."""
 
-    def __init__(self, sessions: MagicSessions, options: CellOptions, cell: Cell) -> None:
+    def __init__(
+        self, sessions: MagicSessions, options: CellOptions, cell: Cell, namespace: Json
+    ) -> None:
         self._sessions = sessions
+        self._namespace = namespace
         self._options = options
         self._cell = cell
         self._session: Session | None = None
         self._finishing: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[Any] | None = None
 
     async def run(self, post: Post) -> Outcome:
         """Run the cell to its one end; all that it shows has been posted then."""
@@ -249,13 +258,20 @@ class _MagicCell:
 
         self._sessions.cell_sink = throttle
         try:
-            outcome = await run_cell(
-                session,
-                self._options,
-                self._cell,
-                sink,
-                tool_seconds=settings.cell_timeout_seconds,
-            )
+            has_variables = bool(self._options.ins or self._options.outs)
+            self._task = asyncio.current_task() if has_variables else None
+            try:
+                outcome = await run_cell(
+                    session,
+                    self._options,
+                    self._cell,
+                    sink,
+                    (lambda: self._namespace) if has_variables else None,
+                    tool_seconds=settings.cell_timeout_seconds,
+                )
+            except asyncio.CancelledError:  # while a variable was moved
+                outcome = show_error(sink, "KeyboardInterrupt", "Interrupted.", "interrupted")
+            self._task = None
             with suppress(OSError):  # the working directory may have been removed
                 is_local, here = settings.is_local, Path.cwd()
                 hint = missing_file_hint(outcome.reply, complaints, here, is_local=is_local)
@@ -280,6 +296,9 @@ class _MagicCell:
                 return
             if self._session is not None and self._session.busy:
                 await self._session.interrupt()
+                return
+            if self._task is not None:  # a variable is moved, beside cells
+                self._task.cancel()
                 return
             await asyncio.sleep(0.01)
 

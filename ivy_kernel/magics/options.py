@@ -87,11 +87,45 @@ LANGUAGES = {"python": "", **SCRIPT_LANGUAGES}
 """Language → the tool that runs it; Python goes where all cells go, and keeps its variables."""
 
 OUT_HELP = """\
---out NAME puts what the cell gives into the variable NAME of this notebook, when it succeeds:
-  the value of its last line, if that is plain data (numbers, text, lists, dictionaries, …);
+--in NAME gives the cell a variable of this notebook, as %ivy push does; --in NEW=OLD renames it.
+
+--out NAME sets the variable NAME of this notebook, when the cell succeeds, to
+  the variable NAME of the sandbox, if the cell assigns it: any value that %ivy pull can bring;
+  else the value of its last line, if that is plain data (numbers, text, lists, dictionaries, …);
   else the text that stands for that value;
   without any value, what it printed, decoded if that is JSON, else as text.
+--out NEW=OLD, and more than one --out, bring variables of the sandbox.
+
+In the Ivy Sandbox kernel, the variables of this notebook are those of its %%local cells.
 """
+
+VARIABLES_HELP = """\
+NAME is a variable; NEW=OLD renames it on its way, as an assignment does.
+
+What can travel: pandas and polars frames and series, NumPy arrays, Arrow tables, text, bytes,
+numbers, dates, and lists, tuples, sets and dictionaries of these; up to 2 GB each. Nothing is
+pickled. In the Ivy Sandbox kernel, the variables of this notebook are those of its %%local cells.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Renamed:
+    """A variable on its way.
+
+    Parameters
+    ----------
+    new, old
+        Its name where it goes, and where it comes from.
+    """
+
+    new: str
+    old: str
+
+
+def renamed(text: str) -> Renamed:
+    """Parse ``NAME`` or ``NEW=OLD``; for argparse."""
+    new, _, old = text.partition("=")
+    return Renamed(_variable(new), _variable(old if "=" in text else new))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +140,10 @@ class CellOptions:
         The chat whose sandbox runs it; ``None`` for the one that is attached.
     language
         One of `LANGUAGES`.
-    out
-        The variable that keeps the cell's result; empty for none.
+    ins
+        The variables that the cell is given.
+    outs
+        The variables that keep what it gives.
     tool
         The tool that gets the cell as its JSON parameters; empty for none.
     """
@@ -115,7 +151,8 @@ class CellOptions:
     timeout_seconds: float | None = None
     chat_id: str | None = None
     language: str = "python"
-    out: str = ""
+    ins: tuple[Renamed, ...] = ()
+    outs: tuple[Renamed, ...] = ()
     tool: str = ""
 
 
@@ -141,7 +178,22 @@ def cell_parser() -> OptionParser:
         choices=list(LANGUAGES),
         help=_languages_in_words(),
     )
-    parser.add_argument("--out", metavar="NAME", type=_variable, help="keep the result; see below")
+    parser.add_argument(
+        "--in",
+        metavar="NAME",
+        dest="ins",
+        action="append",
+        type=renamed,
+        help="give it a variable; see below",
+    )
+    parser.add_argument(
+        "--out",
+        metavar="NAME",
+        dest="outs",
+        action="append",
+        type=renamed,
+        help="keep the result; see below",
+    )
     parser.add_argument(
         "--tool",
         metavar="NAME",
@@ -174,11 +226,19 @@ def parse_cell_options(line: str) -> CellOptions:
         raise UsageError(
             "%%ivy: --tool and --lang exclude each other; --lang chooses a tool by itself."
         )
+    ins, outs = tuple(options.ins or ()), tuple(options.outs or ())
+    is_variable = ins or len(outs) > 1 or any(out.new != out.old for out in outs)
+    if is_variable and (options.tool or options.lang not in (None, "python")):
+        raise UsageError(
+            "%%ivy: --in, NEW=OLD and more than one --out are about Python's variables; they do "
+            "not go with --tool or another --lang."
+        )
     return CellOptions(
         timeout_seconds=options.timeout,
         chat_id=options.chat,
         language=options.lang or "python",
-        out=options.out or "",
+        ins=ins,
+        outs=outs,
         tool=options.tool or "",
     )
 

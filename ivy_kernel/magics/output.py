@@ -7,6 +7,8 @@ import json
 import sys
 from typing import Any
 
+from IPython.core.inputtransformer2 import TransformerManager
+
 from ivy_kernel.errors import IvyError
 from ivy_kernel.models import Fate, Json, Message
 from ivy_kernel.routes.events import PLAIN, RED
@@ -131,8 +133,6 @@ class NativeOutput:
         self._line = ""
         self._hinted = False
         self.error: Json | None = None
-        self.value: Json | None = None
-        self.printed: list[str] = []
 
     def show(self, message: Message) -> None:
         """Show one message; an error is only kept, to be raised when the cell has ended."""
@@ -151,10 +151,8 @@ class NativeOutput:
             )
         elif message.msg_type == "execute_result":
             data, metadata = self._without_widgets(content)
-            self.value = data
             sys.displayhook(RemoteValue(data, metadata))
         elif message.msg_type == "clear_output":
-            self.printed.clear()
             self._shell.display_pub.clear_output(wait=bool(content.get("wait")))
         elif message.msg_type == "error":
             self.error = content
@@ -165,23 +163,8 @@ class NativeOutput:
         sys.stdout.flush()
         sys.stderr.flush()
 
-    def kept(self) -> Any:
-        """Return what ``--out`` keeps of the cell: its value, else its printed text."""
-        if self.value is not None:
-            if "application/json" in self.value:
-                return self.value["application/json"]
-            text = self.value.get("text/plain")
-            return dict(self.value) if text is None else _plain_data(str(text))
-        text = "".join(self.printed)
-        try:
-            return json.loads(text)
-        except ValueError:
-            return text
-
     def _write(self, name: str, text: str) -> None:
         self._end_line()
-        if name != "stderr":
-            self.printed.append(text)
         stream = sys.stderr if name == "stderr" else sys.stdout
         stream.write(text)
         stream.flush()
@@ -234,6 +217,28 @@ class NativeOutput:
         self._line = ""
 
 
+# What --out keeps -------------------------------------------------------------------------------
+def kept(value: Json | None, printed: str) -> Any:
+    """Return what ``--out`` keeps of a cell: its value, else its printed text.
+
+    Parameters
+    ----------
+    value
+        The display of its value, by MIME type; ``None`` where it has none.
+    printed
+        What it has printed.
+    """
+    if value is not None:
+        if "application/json" in value:
+            return value["application/json"]
+        text = value.get("text/plain")
+        return dict(value) if text is None else _plain_data(str(text))
+    try:
+        return json.loads(printed)
+    except ValueError:
+        return printed
+
+
 def _plain_data(text: str) -> Any:
     """Return the Python value of a literal of plain data; any other text as it is."""
     try:
@@ -243,3 +248,33 @@ def _plain_data(text: str) -> Any:
         return ast.literal_eval(tree)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return text
+
+
+def assigned_names(code: str) -> set[str]:
+    """Return the variables that a cell's code assigns, wherever it does so at its top level."""
+    try:
+        tree = ast.parse(TransformerManager().transform_cell(code))
+    except (SyntaxError, ValueError, RecursionError):
+        return set()
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Global):
+            names.update(node.names)
+    _assigned(tree, names)
+    return names
+
+
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_OWN_SCOPES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+def _assigned(node: ast.AST, names: set[str]) -> None:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, _SCOPES):
+            names.add(child.name)
+        elif isinstance(child, ast.alias):
+            names.add(child.asname or child.name.partition(".")[0])
+        elif isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store):
+            names.add(child.id)
+        if not isinstance(child, _SCOPES + _OWN_SCOPES):
+            _assigned(child, names)

@@ -39,7 +39,7 @@ def test_timeout_works_there_too(ivy_kernel: MagicKernel) -> None:
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [("--out x", "--out"), ("--chat other", "%ivy attach"), ("--nonsense", "--nonsense")],
+    [("--chat other", "%ivy attach"), ("--nonsense", "--nonsense")],
 )
 def test_what_has_no_meaning_there_is_refused(
     ivy_kernel: MagicKernel, options: str, words: str
