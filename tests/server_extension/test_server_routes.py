@@ -14,6 +14,12 @@ ROUTES = [
     ("POST", "ivy/sandboxes/some-id/terminate"),
     ("POST", "ivy/sandboxes/some-id/reconnect"),
     ("GET", "ivy/events"),
+    ("GET", "ivy/chats"),
+    ("PUT", "ivy/chats/some-id"),
+    ("DELETE", "ivy/chats/some-id"),
+    ("POST", "ivy/chats/some-id/default"),
+    ("GET", "ivy/account"),
+    ("POST", "ivy/account"),
     ("GET", "ivy/anything/else"),
 ]
 
