@@ -15,6 +15,9 @@ from typing import Any
 import pytest
 from sandbox_server import RunningSandbox
 
+from ivy_kernel.cli.doctor import where
+from ivy_kernel.settings.settings import load_settings
+
 WRONG = "ivy_wrong0key0that0is0refused"
 
 
@@ -128,8 +131,8 @@ def test_in_a_terminal_it_asks_and_shows_no_key(newcomer, server: RunningSandbox
         ["login"],
         [
             ("Key of the Ivy platform [set", server.token),
-            ("[c-old", ""),
-            ("[p-old", "p-new"),
+            ("Chat (its id) [c-old, Enter keeps it", "c-new"),
+            ("(its id) [p-old, Enter keeps it", ""),
             ("Recoup session", ""),
         ],
     )
@@ -138,7 +141,7 @@ def test_in_a_terminal_it_asks_and_shows_no_key(newcomer, server: RunningSandbox
     assert server.token not in shown
     assert WRONG not in shown
     assert content(newcomer) == {
-        "Ivy": {"api_key": server.token, "chat_id": "c-old", "campaign_id": "p-new"}
+        "Ivy": {"api_key": server.token, "chat_id": "c-new", "campaign_id": "p-old"}
     }
 
 
@@ -177,6 +180,7 @@ def test_doctor_names_login_where_something_is_missing(newcomer) -> None:
     (line,) = [line for line in answer.stdout.splitlines() if " chat:" in line]
     assert "jupyter ivy login" in line
     assert "ivy_some" not in answer.stdout
+    assert "jupyter ivy login" in where(load_settings(environ={}))
 
 
 def dialogue(ivy: Any, arguments: list[str], answers: list[tuple[str, str]]) -> str:

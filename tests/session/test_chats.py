@@ -136,6 +136,21 @@ def test_a_broken_list_is_put_aside(content: str) -> None:
     assert chats_file().with_name("chats.json.unreadable").read_text() == content
 
 
+def test_an_emptied_or_widened_list_is_still_one() -> None:
+    """Nothing is put aside when the last chat is forgotten, or a copy has made it readable."""
+    change_chat(settings(), "a", name="A")
+    chats_file().chmod(0o644)
+    note_use(api_url=URL, chat_id="b")
+    assert find_chat(settings(), "A") is not None
+    assert stat.S_IMODE(chats_file().stat().st_mode) == 0o600
+    forget_chat(settings(), "a")
+    forget_chat(settings(), "b")
+    note_use(api_url=URL, chat_id="c")
+    assert sorted(path.name for path in chats_file().parent.iterdir()) == [
+        *("chats.json", "chats.json.lock"),
+    ]
+
+
 def test_where_nothing_can_be_written_a_use_costs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
