@@ -22,8 +22,8 @@ from ivy_kernel.errors import (
     RateLimitedError,
     UntrustedServerError,
 )
-from ivy_kernel.status.backoff import Backoff
 from ivy_kernel.status.clock import monotonic_seconds
+from ivy_kernel.status.schedule import Backoff
 
 # Retries -----------------------------------------------------------------------------------------
 BACKOFF = Backoff(first_seconds=0.25, longest_seconds=5.0)

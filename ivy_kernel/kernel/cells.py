@@ -26,8 +26,15 @@ from ivy_kernel.magics.commands import run_command
 from ivy_kernel.magics.options import HelpAskedError, parse_cell_options
 from ivy_kernel.models import Cell, Json, Message, Outcome, Sink
 from ivy_kernel.routes.base import LiveKernel
-from ivy_kernel.routes.events import AgentLost, Event, KernelDied, KernelReady
-from ivy_kernel.routes.outcomes import show_command_error, show_error, succeeded
+from ivy_kernel.routes.events import (
+    AgentLost,
+    Event,
+    KernelDied,
+    KernelReady,
+    show_command_error,
+    show_error,
+    succeeded,
+)
 from ivy_kernel.session.describe import NO_SUCH_FILE, event_sentence, missing_file_hint
 from ivy_kernel.session.output import front_end_throttle
 from ivy_kernel.session.output_limit import OutputLimit

@@ -213,7 +213,7 @@ class IvyKernel(BaseKernel):
         self, name: str, sentence: str, fate: Fate, parent: Json, *, silent: bool
     ) -> Outcome:
         """End a cell that no runner has ended."""
-        from ivy_kernel.routes.outcomes import show_error
+        from ivy_kernel.routes.events import show_error
 
         def sink(message: Message) -> None:
             if not silent:

@@ -15,12 +15,11 @@ module             its one job
 `server`           listens, announces its address, stops when idle or told to
 `handlers`         the routes of both APIs
 `access`           credentials, rate limit, and the owners of chats
-`errors`           the error responses
 `config`           every setting: type, bounds, default, help text
 `environment`      shared state, the clock, the usual runner, and the variables of processes
 `sandbox`          the life of one sandbox, from provisioning to hibernation and expiry
 `tools`            the eleven tools
-`results`          what running code gave, and its two usual shapes
+`results`          what running code gave, in its two usual shapes; the error responses
 `notebook`         the persistent kernel, and the outputs of its cells
 `script`           code in fresh processes
 `workspace`        a chat's directories, files, and list of registered files

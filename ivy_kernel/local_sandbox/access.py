@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import UNSET
 
 from ivy_kernel.local_sandbox.environment import ServerContext
-from ivy_kernel.local_sandbox.errors import ApiError
+from ivy_kernel.local_sandbox.results import ApiError
 from ivy_kernel.local_sandbox.sandbox import Sandbox
 from ivy_kernel.local_sandbox.workspace import ChatPaths, read_manifest
 

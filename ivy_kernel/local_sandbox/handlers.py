@@ -24,7 +24,7 @@ from tornado.httputil import format_timestamp
 
 from ivy_kernel.local_sandbox.access import Chats, Credentials, RateLimit
 from ivy_kernel.local_sandbox.environment import Clock, ServerContext
-from ivy_kernel.local_sandbox.errors import ApiError
+from ivy_kernel.local_sandbox.results import ApiError
 from ivy_kernel.local_sandbox.tools import TOOLS, run_tool
 
 Json = dict[str, Any]

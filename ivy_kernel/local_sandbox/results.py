@@ -1,4 +1,4 @@
-"""The result of running code, and the shape in which a tool answers it.
+"""What calls answer: the result of running code, in the tool's shape, and error responses.
 
 The two usual shapes are here: ``process`` for scripts, ``nbformat`` for notebook cells. All
 others, other spellings of the keys and nested results are in ``simulation.result_shapes``.
@@ -125,3 +125,27 @@ def nbformat_outputs(run: Run) -> list[Json]:
 def nbformat(run: Run) -> Json:
     """The shape ``nbformat``."""
     return {"outputs": nbformat_outputs(run), "execution_count": run.execution_count}
+
+
+# Error responses ----------------------------------------------------------------------------------
+class ApiError(Exception):
+    """An HTTP error response: raised anywhere below a handler, which sends it as JSON.
+
+    Parameters
+    ----------
+    status_code
+        The HTTP status code, one that the route documents.
+    error
+        One sentence that says what is wrong and what to do.
+    code
+        The machine-readable code, for example ``SANDBOX_NOT_READY``.
+    retry_after
+        The value of a ``Retry-After`` header; empty for none.
+    """
+
+    def __init__(self, status_code: int, error: str, code: str, retry_after: str = "") -> None:
+        super().__init__(error)
+        self.status_code = status_code
+        self.error = error
+        self.code = code
+        self.retry_after = retry_after

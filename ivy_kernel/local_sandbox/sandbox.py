@@ -25,9 +25,9 @@ from typing import Any, Literal
 
 from ivy_kernel.local_sandbox.config import Phase
 from ivy_kernel.local_sandbox.environment import ServerContext, sandbox_environment
-from ivy_kernel.local_sandbox.errors import ApiError
 from ivy_kernel.local_sandbox.notebook import NotebookKernel
 from ivy_kernel.local_sandbox.processes import ChatProcesses
+from ivy_kernel.local_sandbox.results import ApiError
 from ivy_kernel.local_sandbox.script import python_of, runner_of
 from ivy_kernel.local_sandbox.tools import Toolbox
 from ivy_kernel.local_sandbox.workspace import ChatPaths

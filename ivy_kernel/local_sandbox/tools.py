@@ -44,10 +44,9 @@ from typing import Any
 from ivy_kernel.local_sandbox import search
 from ivy_kernel.local_sandbox.config import Config, ResultCase, ResultNesting, ResultShape, RunGroup
 from ivy_kernel.local_sandbox.environment import Clock
-from ivy_kernel.local_sandbox.errors import ApiError
 from ivy_kernel.local_sandbox.notebook import CellTimeoutError, KernelStartError, NotebookKernel
 from ivy_kernel.local_sandbox.processes import ChatProcesses, NotStartedError, ReaperLostError
-from ivy_kernel.local_sandbox.results import Run, nbformat, process
+from ivy_kernel.local_sandbox.results import ApiError, Run, nbformat, process
 from ivy_kernel.local_sandbox.script import (
     Language,
     ScriptTimeoutError,

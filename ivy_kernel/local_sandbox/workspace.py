@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ivy_kernel.local_sandbox.errors import ApiError
+from ivy_kernel.local_sandbox.results import ApiError
 
 Json = dict[str, Any]
 

@@ -7,8 +7,8 @@ from contextlib import suppress
 
 from ivy_kernel.magics.options import LANGUAGES, CellOptions, tool_parameters
 from ivy_kernel.models import Cell, Message, Outcome, Sink
+from ivy_kernel.routes.events import show_error, succeeded
 from ivy_kernel.routes.one_call import NamedTool
-from ivy_kernel.routes.outcomes import show_error, succeeded
 from ivy_kernel.session.session import Session
 
 STOP_AGAIN_SECONDS = 5.0

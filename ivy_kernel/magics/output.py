@@ -9,7 +9,7 @@ from typing import Any
 
 from ivy_kernel.errors import IvyError
 from ivy_kernel.models import Fate, Json, Message
-from ivy_kernel.routes.outcomes import PLAIN, RED
+from ivy_kernel.routes.events import PLAIN, RED
 from ivy_kernel.session.start_progress import is_progress
 
 

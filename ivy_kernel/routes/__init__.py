@@ -3,8 +3,7 @@
 ::
 
     base.py      Route and LiveKernel: what a session asks of a route, and its listener
-    events.py    what a route reports beside messages
-    outcomes.py  how a cell ends: the outcome, and the error message that says the same
+    events.py    what a route reports: events beside messages, and how a cell ends
     tools.py     the table of tools, and calls of them
     agent/       cells run in a kernel that our agent keeps in the sandbox
     one_call.py  routes where each cell is one call: of the notebook tool, or of a script tool

@@ -1,10 +1,34 @@
-"""Events that a route reports beside messages: one small class each."""
+"""What a route reports: events beside messages, and at a cell's end its outcome.
+
+An outcome and the error message that says the same are built here alone.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
+
+from ivy_kernel.errors import (
+    AnswerError,
+    ApiError,
+    CredentialsError,
+    IvyError,
+    NetworkError,
+    NoAnswerError,
+    NotFoundError,
+    NotReadyError,
+    OutcomeUnknownError,
+    RouteError,
+    SandboxBrokenError,
+    SandboxError,
+    SandboxLostError,
+    ToolTimeoutError,
+    UnexpectedStatusError,
+)
+from ivy_kernel.models import Fate, Json, Message, Outcome, Sink
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,3 +224,150 @@ Event = (
     | Disconnected
     | ReachableAgain
 )
+
+
+# Outcomes -----------------------------------------------------------------------------------------
+RED, PLAIN = "\x1b[0;31m", "\x1b[0m"
+
+
+NOT_STOPPED = (
+    "It did not stop when it was interrupted twice, so it is no longer waited for. It may be still "
+    "running in the sandbox, and the next cell waits for it; restarting the kernel ends it."
+)
+
+TERMINATED_BEFORE = "The sandbox was terminated."
+
+INTERRUPTED_UNSENT = (
+    "Interrupted before it was sent to the sandbox. Nothing of this cell was run. A sandbox that "
+    "is starting goes on starting, and the next cell uses it when it is ready."
+)
+TERMINATED = (
+    "The sandbox was terminated while this cell was running, which ended the cell. How far it had "
+    "come is not known."
+)
+
+ENDED_UNDER_CELL = (
+    "It ended while this cell was running, or just before; how far the cell had come is not known."
+)
+NOT_RUN = "Nothing of this cell was run."
+
+ERROR_NAMES: dict[Fate, str] = {
+    "lost": SandboxLostError.__name__,
+    "unknown": OutcomeUnknownError.__name__,
+    "interrupted": "KeyboardInterrupt",
+}
+"""The exception's name that a front end shows for a cell that ended without a kernel's reply."""
+
+ERRORS_WHEN_SANDBOX_ENDS = (
+    *(NetworkError, RouteError),
+    *(CredentialsError, NotFoundError, NotReadyError, SandboxBrokenError, UnexpectedStatusError),
+)
+"""Errors that a call can raise when its sandbox has ended, before it or while it runs."""
+
+
+def succeeded() -> Outcome:
+    """Return the outcome of a cell that ran to its end."""
+    return Outcome("succeeded", {"status": "ok", "user_expressions": {}, "payload": []})
+
+
+def failed(error: Mapping[str, Any], fate: Fate = "failed") -> Outcome:
+    """Return the outcome of a cell that ended in an error that has been shown already.
+
+    Parameters
+    ----------
+    error
+        ``ename``, ``evalue``, ``traceback``.
+    fate
+        The kind of end.
+    """
+    reply = {
+        "status": "error",
+        "ename": str(error["ename"]),
+        "evalue": str(error["evalue"]),
+        "traceback": list(error["traceback"]),
+        "user_expressions": {},
+        "payload": [],
+    }
+    return Outcome(fate, reply)
+
+
+def show_error(sink: Sink, name: str, sentence: str, fate: Fate, traceback: str = "") -> Outcome:
+    """End a cell with an error of ours, in the output and in the reply.
+
+    Parameters
+    ----------
+    sink
+        Takes the ``error`` message (Jupyter message spec, "Execution errors").
+    name, sentence
+        The exception's name and value in the front end.
+    fate
+        The kind of end.
+    traceback
+        More text to show; by default just name and sentence.
+    """
+    lines = [f"{RED}{name}{PLAIN}: {sentence}"]
+    if traceback:
+        lines.append(traceback)
+    content: Json = {"ename": name, "evalue": sentence, "traceback": lines}
+    sink(Message("error", content))
+    return failed(content, fate)
+
+
+def show_command_error(sink: Sink, error: IvyError) -> Outcome:
+    """End a cell with the error of one of our own commands; its sentence says all that is known."""
+    outcome = show_error(sink, type(error).__name__, str(error), "failed")
+    return dataclasses.replace(outcome, was_refused=True)
+
+
+def show_ivy_error(sink: Sink, error: IvyError, *, was_sent: bool = True) -> Outcome:
+    """End a cell with one of this package's errors, and say what is known of its fate.
+
+    Parameters
+    ----------
+    sink, error
+        Takes the ``error`` message; the error.
+    was_sent
+        Whether the cell itself had gone out; not so when only its preparation failed.
+    """
+    name = type(error).__name__
+    # Each branch says exactly as much as is known: not run, may have run, or was ended.
+    if isinstance(error, SandboxLostError):
+        words = [str(error), NOT_RUN if NOT_RUN not in str(error) else "", error.advice]
+        return show_error(sink, name, " ".join(filter(None, words)), "lost")
+    if not may_have_run(error, was_sent=was_sent):
+        sentence = str(error)
+        is_general = isinstance(error, NetworkError | ApiError | RouteError)
+        if is_general or type(error) is SandboxError:
+            sentence += f" {NOT_RUN}" if NOT_RUN not in sentence else ""
+        outcome = show_error(sink, name, sentence, "failed")
+        return dataclasses.replace(outcome, was_refused=not was_sent)
+    # A 5xx may come from a gateway, after the code has run.
+    unknown_fault = isinstance(error, UnexpectedStatusError) and error.status_code >= 500
+    if unknown_fault or isinstance(error, NoAnswerError | AnswerError):
+        sentence = (
+            f"{error} The cell was sent, so it may have run; it was not sent again. Look at its "
+            f"effects before you run it again."
+        )
+        return show_error(sink, name, sentence, "unknown")
+    if isinstance(error, ToolTimeoutError):
+        sentence = f"{error} Whether it was stopped there is not known."
+        return show_error(sink, name, sentence, "failed")
+    return show_error(sink, name, str(error), "failed")
+
+
+def may_have_run(error: IvyError, *, was_sent: bool) -> bool:
+    """Whether a cell that ended in this error may have run, or part of it.
+
+    Parameters
+    ----------
+    error
+        The error.
+    was_sent
+        Whether the cell itself had gone out; not so when only its preparation failed.
+    """
+    # What is documented as decided before the platform runs anything is not among these: 4xx, 503.
+    doubtful = (
+        *(AnswerError, NoAnswerError, SandboxBrokenError, ToolTimeoutError),
+        *(UnexpectedStatusError,),
+    )
+    return was_sent and isinstance(error, doubtful)

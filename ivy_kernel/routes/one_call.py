@@ -14,8 +14,7 @@ from ivy_kernel.errors import IvyError, RouteError, SandboxLostError
 from ivy_kernel.models import Cell, Json, Message, Namespace, Outcome, Sink
 from ivy_kernel.routes.base import RouteName
 from ivy_kernel.routes.decode.result import decode_result
-from ivy_kernel.routes.events import EndingCall
-from ivy_kernel.routes.outcomes import failed, show_error, succeeded
+from ivy_kernel.routes.events import EndingCall, failed, show_error, succeeded
 from ivy_kernel.routes.tools import NOTEBOOK_TOOL, PYTHON_TOOL, Probe, SandboxTools, strings_in
 
 INTERRUPT_WAIT_SECONDS = 0.7

@@ -19,7 +19,7 @@ from ivy_kernel.api.auth import Credential
 from ivy_kernel.api.clients import RETRY_SECONDS, IvyClient, RecoupClient, recoup_credential
 from ivy_kernel.api.connection import Connection
 from ivy_kernel.models import Namespace, Sink
-from ivy_kernel.routes.agent.options import AgentOptions
+from ivy_kernel.routes.agent.pacing import AgentOptions
 from ivy_kernel.routes.events import Event
 from ivy_kernel.routes.tools import TOOLS
 from ivy_kernel.session import local_server, private_file

@@ -20,8 +20,15 @@ from jupyter_core.paths import jupyter_config_dir, jupyter_data_dir
 
 from ivy_kernel.errors import SettingError
 from ivy_kernel.models import Json
-from ivy_kernel.settings.files import BASENAME, config_file_names, read_config_files
-from ivy_kernel.settings.settings import environment_name, is_secret, setting_names, variable
+from ivy_kernel.settings.settings import (
+    BASENAME,
+    config_file_names,
+    environment_name,
+    is_secret,
+    read_config_files,
+    setting_names,
+    variable,
+)
 
 
 def write_json(path: Path, value: object, *, indent: int | None = None) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 
 from ivy_kernel.errors import RouteError
 from ivy_kernel.models import Json, Namespace
-from ivy_kernel.routes.agent.options import AgentOptions
+from ivy_kernel.routes.agent.pacing import AgentOptions
 from ivy_kernel.routes.agent.route import AgentRoute
 from ivy_kernel.routes.base import LiveKernel, Route, RouteListener
 from ivy_kernel.routes.one_call import NotebookRoute, ScriptRoute

@@ -18,30 +18,30 @@ from ivy_kernel.errors import (
     local_fault,
 )
 from ivy_kernel.models import Cell, Json, Message, Namespace, Outcome, Sink
-from ivy_kernel.routes.agent.options import AgentOptions
+from ivy_kernel.routes.agent.pacing import AgentOptions
 from ivy_kernel.routes.base import LiveKernel, Route
-from ivy_kernel.routes.events import AgentLost, Disconnected, EndingCall, Event, Unreachable
-from ivy_kernel.routes.one_call import NamedTool
-from ivy_kernel.routes.outcomes import (
+from ivy_kernel.routes.events import (
     ENDED_UNDER_CELL,
     ERRORS_WHEN_SANDBOX_ENDS,
+    INTERRUPTED_UNSENT,
     TERMINATED,
+    AgentLost,
+    Disconnected,
+    EndingCall,
+    Event,
+    Unreachable,
     may_have_run,
     show_error,
     show_ivy_error,
     succeeded,
 )
+from ivy_kernel.routes.one_call import NamedTool
 from ivy_kernel.session.gate import SandboxGate
 from ivy_kernel.session.lifecycle import PATIENT_DEADLINES_SECONDS, Lifecycle
 from ivy_kernel.session.route_choice import RouteChoice
 from ivy_kernel.status.model import SandboxStatus
 
 Result = TypeVar("Result")
-
-NOT_RUN = (
-    "Interrupted before it was sent to the sandbox. Nothing of this cell was run. A sandbox that "
-    "is starting goes on starting, and the next cell uses it when it is ready."
-)
 
 
 class _CellRun:
@@ -125,7 +125,7 @@ class _CellRun:
 
     def _not_run(self) -> Outcome:
         """Return the outcome of a cell that was interrupted before it was sent."""
-        return show_error(self._sink, "KeyboardInterrupt", NOT_RUN, "interrupted")
+        return show_error(self._sink, "KeyboardInterrupt", INTERRUPTED_UNSENT, "interrupted")
 
     def lost(self, sentence: str) -> Outcome:
         """Return the outcome of a cell whose sandbox has ended under it."""

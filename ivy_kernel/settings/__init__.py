@@ -1,11 +1,10 @@
 """Every setting: its value, the source of that value, and the files it is read from.
 
-========== ================================================================
+========== =====================================================================
 module     content
-========== ================================================================
-`settings` every setting as one traitlets ``Configurable``, and its sources
-`files`    Jupyter's config files for this package
+========== =====================================================================
+`settings` every setting as one traitlets ``Configurable``, its sources, and the config files
 `live`     settings that follow files and environment while a program runs
 `urls`     the base URLs that a key may be sent to
-========== ================================================================
+========== =====================================================================
 """

@@ -10,10 +10,10 @@ from typing import Any
 from traitlets.config import Config
 
 from ivy_kernel.errors import SettingError
-from ivy_kernel.settings.files import config_file_names
 from ivy_kernel.settings.settings import (
     LOCAL_CHAT_ID,
     Ivy,
+    config_file_names,
     environment_name,
     load_settings,
     setting_names,

@@ -1,4 +1,4 @@
-"""Every setting, as one `Configurable` named ``Ivy``, and the source of each value.
+"""Every setting, as one `Configurable` named ``Ivy``, the source of each value, and the files.
 
 Precedence: call argument > command-line flag > config file > environment > default. The config
 files are Jupyter's own: ``jupyter_ivy_config.py`` and ``.json`` in the directories that
@@ -7,20 +7,22 @@ files are Jupyter's own: ``jupyter_ivy_config.py`` and ``.json`` in the director
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any, Literal, cast
 
+from jupyter_core.paths import jupyter_config_path
 from traitlets import Bool, Enum, Float, Int, TraitError, TraitType, Unicode
 from traitlets.config import Config, Configurable
-from traitlets.config.loader import DeferredConfig
+from traitlets.config.loader import DeferredConfig, JSONFileConfigLoader, PyFileConfigLoader
 
 from ivy_kernel.errors import MissingSettingError, SettingError
-from ivy_kernel.settings.files import read_config_files
 from ivy_kernel.settings.urls import LOCAL, check_url
 
 PLATFORM_URL = "https://ivybiosciences.com/api"
@@ -424,3 +426,72 @@ def _allowed(trait: TraitType[Any, Any]) -> str:
         bounds += [f"at most {high:.15g}"] if high not in (None, float("inf")) else []
         return f"it must be {kind}" + (", " + " and ".join(bounds) if bounds else "")
     return "it must be text"
+
+
+# Config files -------------------------------------------------------------------------------------
+BASENAME = "jupyter_ivy_config"
+
+
+def config_file_names(config_path: list[str] | None = None) -> list[Path]:
+    """Return the files that are read if they exist, best first (``.json`` beats ``.py``)."""
+    if config_path is None:
+        return _standard_names(tuple(os.environ.get(name) for name in _WHERE))
+    return _names(config_path)
+
+
+_WHERE = (
+    *("JUPYTER_CONFIG_DIR", "JUPYTER_CONFIG_PATH", "JUPYTER_NO_CONFIG", "JUPYTER_PREFER_ENV_PATH"),
+    *("JUPYTER_PLATFORM_DIRS", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "VIRTUAL_ENV"),
+    *("HOME", "USERPROFILE", "APPDATA", "PROGRAMDATA", "XDG_CONFIG_HOME"),
+)
+"""Variables that move Jupyter's configuration. While they stay the same, its directories are not
+searched again, which takes longer than all the rest of a look at the settings."""
+
+
+@functools.lru_cache(maxsize=4)
+def _standard_names(_: tuple[str | None, ...]) -> list[Path]:
+    return _names(jupyter_config_path())
+
+
+def _names(directories: list[str]) -> list[Path]:
+    return [
+        Path(directory) / f"{BASENAME}.{ending}"
+        for directory in directories
+        for ending in ("json", "py")
+    ]
+
+
+def read_config_files(config_path: list[str] | None = None) -> list[tuple[Path, Config]]:
+    """Return the config files that exist, best first.
+
+    Raises
+    ------
+    SettingError
+        When a file cannot be read; names the file and the fault.
+    """
+    found: list[tuple[Path, Config]] = []
+    for path in config_file_names(config_path):
+        if not path.is_file():
+            continue
+        loader_class = JSONFileConfigLoader if path.suffix == ".json" else PyFileConfigLoader
+        try:
+            config = loader_class(path.name, path=str(path.parent)).load_config()
+        except (Exception, SystemExit) as exc:
+            # A Python config file may raise anything at all. Its text may hold a key, so only
+            # the kind of fault and the place are told, never the line itself.
+            line = getattr(exc, "lineno", None) or _line_in(path, exc)
+            place = f", line {line}" if line else ""
+            raise SettingError(
+                f"The config file {path} cannot be read ({type(exc).__name__}{place}); "
+                f"correct it or move it away."
+            ) from None
+        found.append((path, config))
+    return found
+
+
+def _line_in(path: Path, exc: BaseException) -> int:
+    """Return the line of a Python config file at which it failed; 0 when it is not known."""
+    lines = [
+        line for frame, line in walk_tb(exc.__traceback__) if frame.f_code.co_filename == str(path)
+    ]
+    return lines[-1] if lines else 0

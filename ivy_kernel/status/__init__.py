@@ -11,9 +11,8 @@ module       contents
 ============ ======================================================================
 `model`      ``SandboxStatus`` and ``StatusReading``: states, countdowns, JSON (pure)
 `clock`      a monotonic clock that counts sleep; HTTP dates; ``RequestTiming``
-`backoff`    the pauses between the tries of any call that keeps failing (pure)
 `dialects`   the answers of both APIs → one ``SandboxStatus`` (pure)
-`schedule`   when the next request is due (pure)
+`schedule`   when the next request is due; the pauses between tries of any call (pure)
 `polling`    one request with a time limit, Recoup's part beside it, the task that sends them, and
              who hears of news
 `monitor`    puts these together; one monitor for each sandbox in this process

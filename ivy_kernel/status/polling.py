@@ -20,10 +20,9 @@ from ivy_kernel.errors import (
     NoAnswerError,
     NotFoundError,
 )
-from ivy_kernel.status.backoff import Backoff
 from ivy_kernel.status.clock import monotonic_seconds
 from ivy_kernel.status.model import SandboxStatus, State, StatusReading, describe_error
-from ivy_kernel.status.schedule import PERMANENT_ERRORS
+from ivy_kernel.status.schedule import PERMANENT_ERRORS, Backoff
 
 Fetch = Callable[[], Awaitable[SandboxStatus]]
 """Sends one status request. Raises an ``IvyError`` when it brings no status."""

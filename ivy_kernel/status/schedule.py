@@ -1,4 +1,4 @@
-"""The poll intervals of a status monitor, and the moment of its next request. Pure: no I/O."""
+"""When the next request is due: poll intervals of a monitor, backoff of what fails. Pure."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 from ivy_kernel.errors import (
+    ApiError,
     BadRequestError,
     CredentialsError,
     ForbiddenError,
@@ -14,7 +15,6 @@ from ivy_kernel.errors import (
     RateLimitedError,
     SettingError,
 )
-from ivy_kernel.status.backoff import Backoff
 from ivy_kernel.status.model import CHANGING_STATES, END_STATES, Deadline, SandboxStatus
 
 PERMANENT_ERRORS = (CredentialsError, ForbiddenError, NotFoundError, BadRequestError, SettingError)
@@ -233,3 +233,61 @@ class StatusSchedule:
         self._failures += 1
         self._planned = now + self._intervals.after_error(error, self._failures, self._random)
         self.hold_off(self._intervals.retry_after_seconds(error) or 0.0, now)
+
+
+# Backoff ------------------------------------------------------------------------------------------
+# Every retry of this package takes its pauses from here; whether a call may be tried again at all
+# is decided where the call is known.
+
+# Keeps the power a small number in a long outage; the cap is reached long before.
+_MAX_GROWTHS = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backoff:
+    """Growing, jittered pauses, and how far a server's ``Retry-After`` is honoured.
+
+    Parameters
+    ----------
+    first_seconds
+        The pause after the first failure, before the jitter.
+    longest_seconds
+        Cap of the growth, before the jitter.
+    growth
+        The factor from one pause to the next.
+    jitter
+        Lowest and highest factor of the random part: clients that failed at the same moment shall
+        not come back together.
+    longest_asked_seconds
+        A ``Retry-After`` beyond this counts as this.
+    """
+
+    first_seconds: float
+    longest_seconds: float
+    growth: float = 2.0
+    jitter: tuple[float, float] = (0.5, 1.0)
+    longest_asked_seconds: float = math.inf
+
+    def pause_seconds(
+        self, failures: int, random_unit: float, *, least_seconds: float = 0.0
+    ) -> float:
+        """Return the pause after so many failures in a row, without what a server asked for.
+
+        Parameters
+        ----------
+        failures
+            From 1.
+        random_unit
+            A random number from 0 to 1.
+        least_seconds
+            A pause that would be shorter is this long, before the jitter.
+        """
+        growths = min(max(failures, 1) - 1, _MAX_GROWTHS)
+        pause = max(self.first_seconds * self.growth**growths, least_seconds)
+        low, high = self.jitter
+        return min(pause, self.longest_seconds) * (low + (high - low) * random_unit)
+
+    def asked_seconds(self, error: BaseException) -> float | None:
+        """Return the pause that the server asked for; ``None`` when it asked for none."""
+        asked = error.retry_after_seconds if isinstance(error, ApiError) else None
+        return None if asked is None else min(asked, self.longest_asked_seconds)

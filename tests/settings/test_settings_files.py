@@ -11,9 +11,8 @@ from setting_samples import write_json, write_py
 
 from ivy_kernel.errors import MissingSettingError, SettingError
 from ivy_kernel.session.open import open_lifecycle
-from ivy_kernel.settings.files import config_file_names, read_config_files
 from ivy_kernel.settings.live import LiveSettings
-from ivy_kernel.settings.settings import load_settings
+from ivy_kernel.settings.settings import config_file_names, load_settings, read_config_files
 
 SEKRET = "ivy_Sekret-0123456789"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ivy_kernel.errors import NoAnswerError, RateLimitedError
-from ivy_kernel.status.backoff import Backoff
+from ivy_kernel.status.schedule import Backoff
 
 BACKOFF = Backoff(first_seconds=0.1, longest_seconds=4.0, longest_asked_seconds=60.0)
 

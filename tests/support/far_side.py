@@ -21,7 +21,7 @@ from waiting import eventually
 
 from ivy_kernel.errors import CredentialsError, NotReadyError
 from ivy_kernel.models import Cell, Message, Outcome
-from ivy_kernel.routes.agent.options import AgentOptions
+from ivy_kernel.routes.agent.pacing import AgentOptions
 from ivy_kernel.routes.agent.route import AgentRoute
 from ivy_kernel.routes.events import Event
 

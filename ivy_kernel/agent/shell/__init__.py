@@ -6,9 +6,9 @@ and "… IOPub channel") as JSON lines over a socket pair, with the standard lib
 ::
 
     loop.py           takes requests in turn, replies, publishes busy and idle
-    agent_socket.py   the socket: messages out, requests and input in
-    execution.py      runs a cell: ``!``, ``%``, ``?``, last value, top-level await, errors
-    output.py         stdout and stderr, rich representations, ``display``, matplotlib figures
+    execution.py      runs a cell: ``!``, ``%``, ``?``, last value, top-level await, errors;
+                      completion and inspection
+    output.py         stdout and stderr, rich representations, ``display``, matplotlib figures;
+                      the socket that they go to
     figure_backend.py what matplotlib imports as its backend
-    completion.py     completion and inspection
 """

@@ -12,10 +12,8 @@ import sys
 from typing import Any
 
 from . import output
-from .agent_socket import AgentSocket
-from .completion import complete, inspect_at
-from .execution import Execution, describe_error, to_python
-from .output import Capture, Display, encoded, mime_bundle
+from .execution import Execution, complete, describe_error, inspect_at, to_python
+from .output import AgentSocket, Capture, Display, encoded, mime_bundle
 
 HISTORY_LIMIT = 10000
 

@@ -8,8 +8,8 @@ from typing import Any
 from ivy_kernel.local_sandbox.access import LOCAL_OWNER
 from ivy_kernel.local_sandbox.config import ConfigError
 from ivy_kernel.local_sandbox.environment import Observer
-from ivy_kernel.local_sandbox.errors import ApiError
 from ivy_kernel.local_sandbox.handlers import Handler
+from ivy_kernel.local_sandbox.results import ApiError
 from ivy_kernel.local_sandbox.script import runner_of
 
 Json = dict[str, Any]

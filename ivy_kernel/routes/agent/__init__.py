@@ -6,12 +6,11 @@
     requests.py   the table of requests in flight; what is known of the sandbox's kernel
     connection.py starts the agent as works in this sandbox; the connection to it, lost and reopened
     poller.py     keeps long polls in flight
-    pacing.py     when to poll, for how long, and how much a response may hold (pure)
+    pacing.py     AgentOptions; when to poll, how long, and how much a response may hold (pure)
     failures.py   which failed calls are repeated, and when the agent counts as gone
     calls.py      single calls; submissions and interrupts, carried until acknowledged
     frames.py     reads the agent's response in a tool's result, and the log in its slices
     programs.py   the code that travels with each call, and the agent as an archive
-    options.py    AgentOptions: the route's limits and choices, in one frozen object
 
 ``docs/agent-protocol.md`` describes requests, responses and the log.
 """

@@ -42,8 +42,7 @@ from ivy_kernel.routes.agent.frames import (
     TruncatedError,
     read_response,
 )
-from ivy_kernel.routes.agent.options import AgentOptions
-from ivy_kernel.routes.agent.pacing import PollScheduler
+from ivy_kernel.routes.agent.pacing import AgentOptions, PollScheduler
 from ivy_kernel.routes.agent.poller import Poller
 from ivy_kernel.routes.agent.programs import in_private_namespace, new_call_id, start_program
 from ivy_kernel.routes.agent.requests import PendingRequest, RequestEndedError, RequestTable

@@ -32,7 +32,7 @@ from ivy_kernel.errors import (
 from ivy_kernel.routes.agent.frames import ENOENT, InboxFullError, NoAgentError
 from ivy_kernel.routes.base import RouteListener
 from ivy_kernel.routes.events import CallRefused, Unreachable
-from ivy_kernel.status.backoff import Backoff
+from ivy_kernel.status.schedule import Backoff
 
 BACKOFF = Backoff(
     first_seconds=0.05,

@@ -23,7 +23,7 @@ from ivy_kernel.routes.agent.calls import ToolCall
 from ivy_kernel.routes.agent.connection import AgentConnection, holder_of
 from ivy_kernel.routes.agent.failures import EndOfSandbox
 from ivy_kernel.routes.agent.frames import fate_of
-from ivy_kernel.routes.agent.options import AgentOptions
+from ivy_kernel.routes.agent.pacing import AgentOptions
 from ivy_kernel.routes.agent.requests import (
     OutgoingMessage,
     PendingRequest,
@@ -34,6 +34,12 @@ from ivy_kernel.routes.agent.requests import (
 )
 from ivy_kernel.routes.base import LiveKernel, RouteListener, RouteName
 from ivy_kernel.routes.events import (
+    ENDED_UNDER_CELL,
+    ERROR_NAMES,
+    NOT_RUN,
+    NOT_STOPPED,
+    TERMINATED,
+    TERMINATED_BEFORE,
     AgentLost,
     AgentOpened,
     CallRefused,
@@ -41,14 +47,6 @@ from ivy_kernel.routes.events import (
     KernelDied,
     ReachableAgain,
     Unreachable,
-)
-from ivy_kernel.routes.outcomes import (
-    ENDED_UNDER_CELL,
-    ERROR_NAMES,
-    NOT_RUN,
-    NOT_STOPPED,
-    TERMINATED,
-    TERMINATED_BEFORE,
     show_error,
 )
 

@@ -7,8 +7,7 @@ import pytest
 from ivy_kernel import errors
 from ivy_kernel.routes.agent.failures import FailureStreak, is_final, provably_not_run
 from ivy_kernel.routes.agent.frames import NoAgentError
-from ivy_kernel.routes.agent.options import AgentOptions
-from ivy_kernel.routes.agent.pacing import PollScheduler
+from ivy_kernel.routes.agent.pacing import AgentOptions, PollScheduler
 
 
 def api_error(status_code: int, after_seconds: float | None = None) -> errors.ApiError:
