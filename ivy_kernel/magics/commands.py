@@ -272,7 +272,9 @@ COMMANDS = {
         (
             _argument("--name", metavar="NAME", help="give CHAT, or the present chat, this name"),
             _argument("chat", metavar="CHAT", nargs="?", help="a chat's id or name"),
-            _argument("--forget", metavar="CHAT", help="take a chat out of the list; no more"),
+            _argument(
+                "--forget", metavar="CHAT", help="take a chat out of the list; its sandbox stays"
+            ),
             _argument("--default", metavar="CHAT", help="write a chat into the config file"),
         ),
     ),

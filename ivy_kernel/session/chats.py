@@ -27,7 +27,7 @@ from ivy_kernel.session.lifecycle import PATIENT_DEADLINES_SECONDS
 from ivy_kernel.session.open import open_lifecycle
 from ivy_kernel.session.private_file import Saved, config_file, save_settings
 from ivy_kernel.settings.live import LiveSettings
-from ivy_kernel.settings.settings import Ivy, holds_key
+from ivy_kernel.settings.settings import PLATFORM_URL, Ivy, holds_key
 from ivy_kernel.status.clock import monotonic_seconds
 
 CHATS_AT_MOST = 500
@@ -359,7 +359,15 @@ async def save_account(live: LiveSettings, changes: Mapping[str, str], *, check:
         with suppress(IvyError):  # the account is saved, and the list is a convenience
             campaign_id = settings.campaign_id or None
             change_chat(settings, settings.used_chat_id, campaign_id=campaign_id)
-    return replace(saved, checked=checked, notes=(*saved.notes, *_beaten(live, values)))
+    notes = [*saved.notes, *_beaten(live, values)]
+    source = settings.sources["api_url"]
+    if "api_key" in values and source.kind == "environment":
+        # A key must go only to the address that it was given for.
+        notes.append(
+            f"The key is for {settings.api_url}, which {source.where} names; where that is not "
+            f"set it would go to {PLATFORM_URL}: save api_url in the file too."
+        )
+    return replace(saved, checked=checked, notes=tuple(notes))
 
 
 async def check_account(live: LiveSettings) -> str:

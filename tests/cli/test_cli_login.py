@@ -43,6 +43,8 @@ def test_a_key_from_stdin_is_checked_saved_and_not_shown(newcomer, server: Runni
     assert sorted(told["saved"]) == ["api_key", "campaign_id", "chat_id"]
     assert told["config_file"] == str(newcomer.home.settings_file)
     assert "accepts the key" in told["checked"]
+    (note,) = told["notes"]
+    assert "IVY_API_URL" in note, "elsewhere the key would go to another address"
     assert content(newcomer) == {
         "Ivy": {"api_key": server.token, "chat_id": "c-1", "campaign_id": "p-1"}
     }
