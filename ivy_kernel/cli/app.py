@@ -171,6 +171,38 @@ def print_line(text: str, *, error: bool = False, raw: bool = False) -> None:
     print(text, file=sys.stderr if error else sys.stdout, flush=True)
 
 
+class ProgressLine:
+    """Progress in a terminal: one line that is rewritten, on stderr.
+
+    Elsewhere only what begins is told, each once: a log is no place for percentages.
+    """
+
+    def __init__(self) -> None:
+        self._is_live = sys.stderr.isatty()
+        self._told = ""
+
+    def show(self, words: str, fraction: float | None) -> None:
+        """Show how far something has come, and the part that is done."""
+        if not self._is_live:
+            if not fraction and words.partition(",")[0] != self._told.partition(",")[0]:
+                print_line(words, error=True)
+                self._told = words
+            return
+        bar = "" if fraction is None else f"{fraction:4.0%} "
+        # A line as wide as the terminal would wrap, and "\r" would not lead back to its start.
+        width = shutil.get_terminal_size().columns
+        sys.stderr.write(f"\r\x1b[K{plain(bar + words)[: width - 1]}")
+        sys.stderr.flush()
+        self._told = words
+
+    def clear(self) -> None:
+        """Take the line away."""
+        if self._told and self._is_live:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+        self._told = ""
+
+
 def print_cell(cell: Any) -> None:
     """Print a cell's source, as a terminal session shows it."""
     width = min(shutil.get_terminal_size().columns, 100)
@@ -226,7 +258,7 @@ _COMMANDS = {
     "create": ("ivy_kernel.cli.sandbox.CreateApp", "Start the chat's sandbox and wait for it."),
     "terminate": ("ivy_kernel.cli.sandbox.TerminateApp", "Shut the sandbox down."),
     "files": ("ivy_kernel.cli.sandbox.FilesApp", "List the files registered for the chat."),
-    "chats": ("ivy_kernel.cli.sandbox.ChatsApp", "List the chats that you have used."),
+    "chats": ("ivy_kernel.cli.setup.ChatsApp", "List the chats that you have used."),
     "doctor": ("ivy_kernel.cli.doctor.DoctorApp", "Check settings, network, key and kernel."),
 }
 

@@ -1,13 +1,15 @@
-"""``jupyter ivy status · create · terminate · files · chats · serve``: a sandbox and its life."""
+"""``jupyter ivy status · create · terminate · files · serve``: a sandbox and its life."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shutil
 import signal
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from traitlets import Bool, Enum, Int
@@ -19,15 +21,16 @@ from ivy_kernel.cli.app import (
     JSON_FLAG,
     YES_FLAG,
     IvyCommandApp,
+    ProgressLine,
     plain,
     print_line,
 )
-from ivy_kernel.errors import UsageError
-from ivy_kernel.models import Json
+from ivy_kernel.errors import NoSandboxError, UsageError
+from ivy_kernel.magics.options import FILE_ARGUMENTS, HelpAskedError, file_parser
+from ivy_kernel.models import Json, Message
 from ivy_kernel.session import local_server
-from ivy_kernel.session.chats import list_chats, note_use
+from ivy_kernel.session.chats import note_use
 from ivy_kernel.session.describe import (
-    chats_table,
     deadline_words,
     duration_words,
     state_words,
@@ -35,7 +38,8 @@ from ivy_kernel.session.describe import (
     warnings,
 )
 from ivy_kernel.session.lifecycle import PATIENT_DEADLINES_SECONDS, Lifecycle
-from ivy_kernel.session.open import open_lifecycle
+from ivy_kernel.session.open import open_lifecycle, open_session
+from ivy_kernel.session.session import Session
 from ivy_kernel.status.clock import monotonic_seconds
 from ivy_kernel.status.model import END_STATES, SandboxStatus, State, StatusReading
 from ivy_kernel.status.schedule import PERMANENT_ERRORS
@@ -138,24 +142,64 @@ class TerminateApp(_LifecycleApp):
 
     async def act(self, lifecycle: Lifecycle) -> int:
         """Ask, then terminate."""
-        if not self.yes:
-            if not sys.stdin.isatty():
-                raise UsageError("terminate asks first, and nobody can answer here: add --yes.")
-            question = f"Terminate {lifecycle.name}? Variables and processes are lost. [y/N] "
-            answer = input(question)  # noqa: ASYNC250 - nothing else is under way here
-            if answer.strip().lower() not in ("y", "yes"):
-                print_line("Not terminated.")
-                return EXIT_FAILED
+        question = f"Terminate {lifecycle.name}? Variables and processes are lost."
+        if not self.yes and not ask(question, "terminate"):
+            print_line("Not terminated.")
+            return EXIT_FAILED
         await lifecycle.terminate()
         self.show(lifecycle, await lifecycle.status())
         return 0
 
 
 class FilesApp(_LifecycleApp):
-    """List the files registered for the chat: uploads, job outputs, tool outputs, exports."""
+    """List the files registered for the chat: uploads, job outputs, tool outputs, exports.
+
+    With a word after it, commands about the files in the sandbox: ls, get, put, rm, export, sync;
+    "jupyter ivy files get --help" tells about one. The word manifest stands for the list.
+
+    Exit codes: 0 when it is done, 1 when it failed, 2 for a wrong option, path or setting, 130
+    after Ctrl-C, which leaves a part that the same command goes on with.
+    """
 
     name = "jupyter-ivy-files"
     description = __doc__
+    words: tuple[str, ...] = ()
+    """A command about files, and its words."""
+
+    def parse_command_line(self, argv: Any = None) -> None:
+        """Called by JupyterApp; a command's own words have a parser of their own."""
+        words = list(sys.argv[1:] if argv is None else argv)
+        if words[:1] == ["manifest"]:
+            words = words[1:]
+        elif words and words[0] in FILE_ARGUMENTS:
+            ours = [one for one in words if not _SETTING_WORDS.match(one)]
+            self.words = tuple(ours)
+            words = [one for one in words if _SETTING_WORDS.match(one)]
+        super().parse_command_line(words)
+
+    async def run(self) -> int:
+        """Run the command about files, or list what is registered."""
+        if not self.words:
+            return await super().run()
+        from ivy_kernel.magics.commands import COMMANDS  # both for these commands only
+        from ivy_kernel.magics.files import run_file_command
+
+        name, *words = self.words
+        parser = file_parser("jupyter ivy files", name, COMMANDS[name].about)
+        try:
+            options = parser.parse_line(words)
+        except HelpAskedError as asked:
+            print_line(str(asked))
+            return 0
+        self.as_json = self.as_json or options.as_json
+        session = open_session(self.live_settings())
+        try:
+            await run_file_command(options, _TerminalCaller(session))
+        except NoSandboxError as error:
+            raise NoSandboxError(str(error).replace("%ivy create", "jupyter ivy create")) from error
+        finally:
+            await session.aclose()
+        return 0
 
     async def act(self, lifecycle: Lifecycle) -> int:
         """List them, oldest first."""
@@ -172,23 +216,58 @@ class FilesApp(_LifecycleApp):
         return 0
 
 
-class ChatsApp(IvyCommandApp):
-    """List the chats that you have used: name, id, campaign, last use. %ivy chats names them."""
+_SETTING_WORDS = re.compile(r"--(\w+\.\w+|debug$|log-level)")
+"""Words of the command line that are settings, or options of every command."""
 
-    name = "jupyter-ivy-chats"
-    description = __doc__
-    flags = JSON_FLAG
 
-    async def run(self) -> int:
-        """List them, last used first."""
-        settings = self.live_settings().current()
-        chats, default_id = list_chats(settings), settings.used_chat_id
-        if self.as_json:
-            rows = [chat.to_json(default_id) for chat in chats]
-            self.print_json({"chats": rows, "default": default_id or None})
-        else:
-            print_line(chats_table(chats, default_id).rstrip("\n"))
-        return 0
+class _TerminalCaller:
+    """A terminal, as commands about files see it; see `ivy_kernel.magics.files.Caller`."""
+
+    prefix = "jupyter ivy files"
+    stays_inside = False
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._line = ProgressLine()
+        self.directory = Path.cwd()
+        self.open_files = session.files
+
+    async def prepare(self) -> None:
+        await self._session.prepare(self._show_start)
+        self._line.clear()
+
+    def _show_start(self, message: Message) -> None:
+        data = message.content.get("data", {})
+        words = str(data.get("text/plain", "")).partition("\n")[0]
+        if words:
+            self._line.show(words, None)
+
+    async def confirm(self, question: str) -> bool:
+        return ask(question, "rm")
+
+    def show(self, text: str) -> None:
+        print_line(text)
+
+    def warn(self, text: str) -> None:
+        self._line.clear()
+        print_line(text, error=True)
+
+    def progress(self) -> ProgressLine:
+        return self._line
+
+
+def ask(question: str, command: str) -> bool:
+    """Ask the user of a terminal a yes/no question.
+
+    Raises
+    ------
+    UsageError
+        When there is nobody to answer.
+    """
+    if not sys.stdin.isatty():
+        raise UsageError(f"{command} asks first, and nobody can answer here: add --yes.")
+    answer = input(f"{question} [y/N] ")  # nothing else is under way here
+    return answer.strip().lower() in ("y", "yes")
 
 
 def status_facts(lifecycle: Lifecycle, status: Json) -> Json:

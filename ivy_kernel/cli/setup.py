@@ -1,4 +1,4 @@
-"""``jupyter ivy install · login · logout``: what is done once, for a Jupyter or for an account."""
+"""``jupyter ivy install · login · logout · chats``: what is done once, and the account."""
 
 from __future__ import annotations
 
@@ -260,6 +260,28 @@ class LogoutApp(IvyCommandApp):
         removed = f"Removed {' and '.join(names)} from" if names else "No key is in"
         for sentence in (f"{removed} {saved.path}.", *saved.notes):
             print_line(sentence)
+        return 0
+
+
+class ChatsApp(IvyCommandApp):
+    """List the chats that you have used: name, id, campaign, last use. %ivy chats names them."""
+
+    name = "jupyter-ivy-chats"
+    description = __doc__
+    flags = JSON_FLAG
+
+    async def run(self) -> int:
+        """List them, last used first."""
+        from ivy_kernel.session.chats import list_chats  # as above
+        from ivy_kernel.session.describe import chats_table
+
+        settings = self.live_settings().current()
+        chats, default_id = list_chats(settings), settings.used_chat_id
+        if self.as_json:
+            rows = [chat.to_json(default_id) for chat in chats]
+            self.print_json({"chats": rows, "default": default_id or None})
+        else:
+            print_line(chats_table(chats, default_id).rstrip("\n"))
         return 0
 
 

@@ -488,6 +488,12 @@ class _CommandOwner:
     def session(self) -> Session:
         return self._runner._current.wanted()
 
+    @property
+    def directory(self) -> Path:
+        if not self._runner._directory:
+            raise UsageError("The notebook's directory is not there any more. Nothing was moved.")
+        return Path(self._runner._directory)
+
     async def confirm(self, question: str) -> bool:
         if not self._cell.allow_stdin:
             raise UsageError(f"{question} Nobody can be asked here: add --yes.")

@@ -9,10 +9,17 @@ import argparse
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from ivy_kernel.errors import IvyError, UsageError
-from ivy_kernel.magics.options import HelpAskedError, OptionParser, cell_parser, split_line
+from ivy_kernel.magics.options import (
+    HelpAskedError,
+    OptionParser,
+    cell_parser,
+    file_parser,
+    split_line,
+)
 from ivy_kernel.models import Message, Sink
 from ivy_kernel.session.describe import (
     chats_table,
@@ -24,12 +31,23 @@ from ivy_kernel.session.describe import (
 from ivy_kernel.session.lifecycle import PATIENT_DEADLINES_SECONDS
 from ivy_kernel.session.open import SessionOwner, open_lifecycle
 from ivy_kernel.session.session import Session
+from ivy_kernel.session.start_progress import ProgressDisplay
 from ivy_kernel.status.clock import monotonic_seconds
 from ivy_kernel.status.model import SandboxStatus
 
 
 class CommandOwner(SessionOwner, Protocol):
     """The notebook whose cell holds a command."""
+
+    @property
+    def directory(self) -> Path:
+        """The directory of the notebook, which local paths of a command are relative to.
+
+        Raises
+        ------
+        UsageError
+            When it is not there any more.
+        """
 
     async def confirm(self, question: str) -> bool:
         """Ask the user a yes/no question, before something is lost."""
@@ -185,6 +203,45 @@ async def _config(owner: CommandOwner, options: Options, sink: Sink) -> None:
     _print(sink, settings_table(owner.live.current()))
 
 
+async def _files(owner: CommandOwner, options: Options, sink: Sink) -> None:
+    from ivy_kernel.magics.files import run_file_command  # no other cell needs what it imports
+
+    await run_file_command(options, _FileCaller(owner, sink))
+
+
+class _FileCaller:
+    """A cell that holds a command about files; see `ivy_kernel.magics.files.Caller`."""
+
+    prefix = "%ivy"
+
+    def __init__(self, owner: CommandOwner, sink: Sink) -> None:
+        self._owner = owner
+        self._sink = sink
+        self._session = owner.session()
+        self.confirm = owner.confirm
+        self.open_files = self._session.files
+
+    @property
+    def directory(self) -> Path:
+        return self._owner.directory
+
+    @property
+    def stays_inside(self) -> bool:
+        return not self._owner.live.current().allow_local
+
+    async def prepare(self) -> None:
+        await self._session.prepare(self._sink)
+
+    def show(self, text: str) -> None:
+        _print(self._sink, f"{text}\n")
+
+    def warn(self, text: str) -> None:
+        self._sink(Message("stream", {"name": "stderr", "text": f"[{text}]\n"}))
+
+    def progress(self) -> ProgressDisplay:
+        return ProgressDisplay(self._sink)
+
+
 async def _cell(owner: CommandOwner, options: Options, sink: Sink) -> None:
     _print(sink, cell_parser().format_help())
 
@@ -225,6 +282,14 @@ class Command:
         for argument, keywords in self.arguments:
             parser.add_argument(argument, **keywords)
         return parser
+
+
+class _FileCommand(Command):
+    """A row of a command about files, which the command line has too."""
+
+    def parser(self, name: str) -> OptionParser:
+        """Make the parser of its options."""
+        return file_parser("%ivy", name, self.about)
 
 
 def _argument(name: str, **keywords: Any) -> Argument:
@@ -277,6 +342,14 @@ COMMANDS = {
             ),
             _argument("--default", metavar="CHAT", help="write a chat into the config file"),
         ),
+    ),
+    "ls": _FileCommand("[PATH…]: list the sandbox's files; -l, -R", _files),
+    "get": _FileCommand("PATH… [HERE]: copy files of the sandbox to this machine", _files),
+    "put": _FileCommand("PATH… [THERE]: copy files of this machine to the sandbox", _files),
+    "rm": _FileCommand("PATH…: remove files of the sandbox; asks before a directory", _files),
+    "export": _FileCommand("PATH: register a file of the sandbox among the chat's files", _files),
+    "sync": _FileCommand(
+        "DIR [THERE]: make a directory of the sandbox what a small folder here is", _files
     ),
     "config": Command("every setting, its value and where it came from; never a key", _config),
     "cell": Command("the options of %%ivy, a cell that runs in the sandbox", _cell),

@@ -197,6 +197,13 @@ class _CommandOwner:
         self.live = sessions.live
         self.session = sessions.session
 
+    @property
+    def directory(self) -> Path:
+        try:
+            return Path.cwd()
+        except OSError:
+            raise UsageError("This directory is not there any more. Nothing was moved.") from None
+
     async def confirm(self, question: str) -> bool:
         try:
             answer = await ask_user(f"{question} [y/N] ", self._post)

@@ -1,4 +1,4 @@
-"""Options of magics: an argparse that raises our errors, and the options of ``%%ivy``."""
+"""Options of magics: an argparse that raises our errors; those of ``%%ivy`` and about files."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class OptionParser(argparse.ArgumentParser):
         HelpAskedError
             For ``--help``.
         """
-        return self.parse_args(words)
+        return self.parse_intermixed_args(words)  # options may stand between paths
 
 
 def split_line(name: str, line: str) -> list[str]:
@@ -239,3 +239,71 @@ def _tool(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", text) or not text.strip("."):
         raise argparse.ArgumentTypeError(f"{text!r} cannot be the name of a tool")
     return text
+
+
+# Commands about files ---------------------------------------------------------------------------
+def _path(metavar: str, nargs: str | int, text: str) -> tuple[str, dict[str, Any]]:
+    return "paths", {"metavar": metavar, "nargs": nargs, "help": text}
+
+
+def _flag(flag: str, name: str, text: str) -> tuple[str, dict[str, Any]]:
+    return flag, {"dest": name, "action": "store_true", "help": text}
+
+
+_PATTERNS = "paths or patterns (* ? [] **)"
+_RECURSIVE = _flag("-r", "recursive", "directories, with all that is in them")
+_FORCE = _flag("--force", "force", "replace what is there; else nothing is overwritten")
+
+FILE_ARGUMENTS: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
+    "ls": (
+        _path("PATH", "*", f"{_PATTERNS} in the sandbox; none for its working directory"),
+        _flag("-l", "long", "sizes and times"),
+        _flag("-R", "recursive", "directories, with all that is in them"),
+    ),
+    "get": (
+        _path("PATH", "+", f"{_PATTERNS} in the sandbox; the last of several is the place here"),
+        _RECURSIVE,
+        _FORCE,
+    ),
+    "put": (
+        _path("PATH", "+", f"{_PATTERNS} here; the last of several is the place in the sandbox"),
+        _RECURSIVE,
+        _FORCE,
+    ),
+    "rm": (
+        _path("PATH", "+", f"{_PATTERNS} in the sandbox"),
+        _RECURSIVE,
+        _flag("--yes", "yes", "do not ask before a directory is removed"),
+    ),
+    "export": (
+        _path("PATH", 1, "a file in the sandbox"),
+        ("--name", {"metavar": "NAME", "help": "the name under which it is registered"}),
+    ),
+    "sync": (
+        _path("DIR", "+", "a folder here, then its place in the sandbox (default: its name)"),
+        _flag("--force", "force", "mirror a large folder too, and replace what others put there"),
+    ),
+}
+"""The commands about files → their arguments, as argparse's ``add_argument`` takes them."""
+
+
+def file_parser(prefix: str, name: str, about: str) -> OptionParser:
+    """Make the parser of a command about files.
+
+    Parameters
+    ----------
+    prefix
+        What stands before its name: ``%ivy``, or ``jupyter ivy files``, where there is ``--json``.
+    name
+        One of `FILE_ARGUMENTS`.
+    about
+        Its line of help.
+    """
+    parser = OptionParser(f"{prefix} {name}", about)
+    parser.set_defaults(command=name)
+    for argument, keywords in FILE_ARGUMENTS[name]:
+        parser.add_argument(argument, **keywords)
+    if not prefix.startswith("%"):
+        flag, keywords = _flag("--json", "as_json", "print JSON, for scripts")
+        parser.add_argument(flag, **keywords)
+    return parser

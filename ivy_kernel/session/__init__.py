@@ -16,5 +16,6 @@
                        and what one of them has learned of its status
     private_file.py    files for their user's eyes only, written whole or not at all; the settings'
                        is one of them
+    mirror.py          a directory of the sandbox that is made what a small local folder is
     describe.py        states, deadlines and settings as lines of text
 """

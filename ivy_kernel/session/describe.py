@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from ivy_kernel.api.operations import one_line
 from ivy_kernel.models import Json
@@ -21,6 +22,10 @@ from ivy_kernel.routes.events import (
 from ivy_kernel.session.lifecycle import Lifecycle
 from ivy_kernel.settings.settings import Ivy, is_secret, setting_names
 from ivy_kernel.status.model import Deadline, SandboxStatus
+
+if TYPE_CHECKING:  # no cell needs what it imports
+    from ivy_kernel.routes.files import FileEntry
+    from ivy_kernel.session.transfer import TransferResult, TransferState
 
 SOON_SECONDS = 600.0
 URGENT_SECONDS = 120.0
@@ -52,6 +57,129 @@ def duration_words(seconds: float | None) -> str:
     if minutes:
         return f"{minutes} min {secs:02d} s"
     return f"{secs} s"
+
+
+def size_words(size_bytes: float) -> str:
+    """Return a size in words, for example ``1.2 MB``; a thousand bytes are a kilobyte."""
+    size, units = float(size_bytes), ["B", "kB", "MB", "GB", "TB"]
+    while size >= 999.5 and len(units) > 1:
+        size /= 1000
+        del units[0]
+    unit = units[0]
+    return f"{size:.0f} {unit}" if unit == "B" or size >= 99.95 else f"{size:.1f} {unit}"
+
+
+def count_words(count: int, noun: str) -> str:
+    """Return a number of things, for example ``1 file`` and ``1,200 files``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def visible(name: str) -> str:
+    """Return a name without characters that a terminal or a notebook would act on."""
+    return "".join(one if one.isprintable() else f"\\x{ord(one):02x}" for one in name)
+
+
+def transfer_progress(state: TransferState) -> tuple[str, float | None]:
+    """Return how far a transfer has come, in words, and the part that is done; for a display.
+
+    Parameters
+    ----------
+    state
+        The transfer.
+    """
+    total = state.total_bytes
+    of = "" if total is None else f" of {size_words(total)}"
+    parts = [f"{size_words(state.done_bytes)}{of}"]
+    if state.files_total is not None and state.files_total > 1:
+        parts.insert(0, f"{state.files_done:,} of {state.files_total:,} files")
+    if state.bytes_per_second:
+        parts.append(f"{size_words(state.bytes_per_second)}/s")
+    if state.seconds_left is not None and state.done_bytes != total:
+        parts.append(f"about {duration_words(max(1.0, state.seconds_left))} left")
+    if state.resumed_bytes:
+        parts.append(f"resumed at {size_words(state.resumed_bytes)}")
+    return ", ".join(parts), min(state.done_bytes / total, 1.0) if total else None
+
+
+_SPEED_BYTES = 1_000_000
+"""What moves fewer bytes has hardly a speed."""
+
+
+def transferred(results: Sequence[TransferResult], seconds: float) -> tuple[str, Json]:
+    """Return what transfers have done, in words and as ``--json`` prints it.
+
+    Parameters
+    ----------
+    results
+        The transfers of one command.
+    seconds
+        How long it took.
+    """
+    sums: Json = {
+        name: sum(getattr(one, name) for one in results)
+        for name in ("files", "total_bytes", "sent_bytes", "resumed_bytes", "skipped")
+    }
+    methods = list(dict.fromkeys(one.method for one in results if one.method))
+    hashes = {path: value for one in results for path, value in one.sha256.items()}
+    left_out = [visible(one) for result in results for one in result.left_out]
+    parts = [f"{size_words(sums['total_bytes'])} in {seconds:.1f} s"]
+    if sums["sent_bytes"] >= _SPEED_BYTES:
+        parts[0] += f" ({size_words(sums['sent_bytes'] / max(seconds, 0.001))}/s)"
+    parts += [f"by {' and '.join(methods)}"] if methods else []
+    if sums["resumed_bytes"]:
+        parts.append(f"resumed at {size_words(sums['resumed_bytes'])}")
+    if sums["skipped"]:
+        parts.append(f"{count_words(sums['skipped'], 'file')} of them equal there already")
+    if left_out:
+        more = f" and {len(left_out) - 3:,} more" if len(left_out) > 3 else ""
+        parts.append(f"left out: {', '.join(left_out[:3])}{more}")
+    if len(hashes) == 1:
+        parts.append(f"SHA-256 {next(iter(hashes.values()))}")
+    facts = {"seconds": round(seconds, 3), "methods": methods, "sha256": hashes}
+    return "; ".join(parts), {**sums, **facts, "left_out": left_out}
+
+
+def entry_facts(entry: FileEntry) -> Json:
+    """Return an entry of the sandbox's files as ``--json`` prints it."""
+    modified = _local_time(entry)
+    return {
+        "path": entry.path,
+        "kind": entry.kind,
+        "size_bytes": entry.size_bytes,
+        "modified": None if modified is None else modified.isoformat(),
+        "is_writable": entry.is_writable,
+    }
+
+
+def _local_time(entry: FileEntry) -> datetime | None:
+    if entry.modified_seconds is None:
+        return None
+    try:
+        return datetime.fromtimestamp(entry.modified_seconds).astimezone()
+    except (ValueError, OverflowError, OSError):  # a file may claim any time
+        return None
+
+
+def entry_line(entry: FileEntry, start: str, *, is_long: bool) -> str:
+    """Return an entry as a line of a listing.
+
+    Parameters
+    ----------
+    entry
+        The entry.
+    start
+        The part of its path that is left out.
+    is_long
+        Whether size and time stand before it.
+    """
+    mark = {"directory": "/", "link": "@", "other": "?"}.get(entry.kind, "")
+    name = visible(entry.path.removeprefix(start)) + mark
+    if not is_long:
+        return name
+    modified = _local_time(entry)
+    size = size_words(entry.size_bytes) if entry.kind == "file" else "-"
+    time = "-" if modified is None else f"{modified:%Y-%m-%d %H:%M}"
+    return f"{size:>9}  {time:>16}  {name}{'' if entry.is_writable else '  (read-only)'}"
 
 
 def status_lines(lifecycle: Lifecycle, status: SandboxStatus, now: float) -> list[str]:
@@ -313,13 +441,41 @@ def _is_beside(directory: Path, name: str) -> bool:
 
 def _file_hint(name: str, directory: Path, *, is_local: bool, is_module: bool) -> str:
     shown = one_line(name)
-    beside = f"{shown} is on this machine, beside the notebook; "
-    if is_local:
-        fix = f"its full path there is {one_line(str(directory / name))}"
-        if is_module:
-            fix = f"import sys; sys.path.append({one_line(str(directory))!r}) makes it importable"
-        return f"{beside}the local sandbox works in another directory of this machine: {fix}."
+    beside = f"{shown} is on this machine, beside the notebook"
+    command = put_command(name, is_directory=(directory / name).is_dir())
+    fix = f"{command} copies it there" if command else "%ivy put copies files there"
+    if not is_local:
+        return f"{beside}; the sandbox has files of its own: {fix}."
+    other = f"its full path on this machine is {one_line(str(directory / name))}"
+    if is_module:
+        other = (
+            f"import sys; sys.path.append({one_line(str(directory))!r}) makes it importable here"
+        )
     return (
-        f"{beside}the sandbox has files of its own: upload it in the chat, or send its text by a "
-        f"cell that begins with %%writefile {shown}."
+        f"{beside}; the local sandbox works in another directory of this machine: {fix}, and "
+        f"{other}."
     )
+
+
+def put_command(name: str, *, is_directory: bool) -> str:
+    """Return the command that copies what is beside the notebook to the same place in the sandbox.
+
+    Parameters
+    ----------
+    name
+        Its path, relative to the notebook's directory.
+    is_directory
+        Whether it is a directory.
+
+    Returns
+    -------
+    str
+        Empty for a name that nobody can type.
+    """
+    if not name.isprintable():
+        return ""
+    place = Path(name)
+    words = ["-r"] if is_directory else []
+    words.append(f"./{place}" if name.startswith("-") else str(place))
+    words += [f"{place.parent}/"] if place.parent != Path() else []
+    return f"%ivy put {shlex.join(words)}"

@@ -212,6 +212,22 @@ class SandboxGate:
         await self._lifecycle.create()
         await self.wait_until_ready(sink)
 
+    async def require_for_command(self, sink: Sink) -> None:
+        """See that the sandbox is there, as `require_sandbox` does, for a command that needs it.
+
+        Raises
+        ------
+        IvyError
+            As `require_sandbox`.
+        """
+        cell = Cell("")  # a command is the user's own
+        self.begin()
+        try:
+            await self.require_sandbox(cell, sink)
+        except SandboxLostError as loss:
+            self.told(cell, loss)
+            raise
+
     async def wait_until_ready(self, sink: Sink) -> SandboxStatus:
         """Wait for a sandbox that starts, with progress in the cell.
 

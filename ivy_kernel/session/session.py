@@ -6,7 +6,7 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ivy_kernel.errors import (
     IvyError,
@@ -40,6 +40,9 @@ from ivy_kernel.session.gate import SandboxGate
 from ivy_kernel.session.lifecycle import PATIENT_DEADLINES_SECONDS, Lifecycle
 from ivy_kernel.session.route_choice import RouteChoice
 from ivy_kernel.status.model import SandboxStatus
+
+if TYPE_CHECKING:
+    from ivy_kernel.session.files import SandboxFiles
 
 Result = TypeVar("Result")
 
@@ -374,8 +377,7 @@ class Session:
         await self._gate.require_active()
         if not self._gate.in_contact:
             return None  # the next cell has to look first
-        route = self._idle_route()
-        if route is None:
+        if (route := self._idle_route()) is None:
             return None
         if route.live is not None:  # its kernel takes questions beside cells
             return await route.ask(msg_type, content)
@@ -403,12 +405,8 @@ class Session:
     async def open_live(self, status: SandboxStatus) -> None:
         """Attach to the living kernel that an earlier process of ours may have left working.
 
-        Starts no sandbox, and does nothing where no route has such a kernel.
-
-        Parameters
-        ----------
-        status
-            The sandbox as it was seen just now.
+        Starts no sandbox, and does nothing where no route has such a kernel; ``status`` is the
+        sandbox as it was seen just now.
         """
         if status.state != "active" or self.fresh_wanted or not self._choice.may_be_live:
             return
@@ -420,6 +418,10 @@ class Session:
         """The kernel behind the open route, where it has one: for widgets, input, the debugger."""
         return self._choice.live
 
+    def files(self) -> SandboxFiles:
+        """Return the sandbox's files, for use beside cells."""
+        return self._choice.files()
+
     def describe(self) -> Json:
         """Return what is known of the way into the sandbox, for ``%ivy status`` and ``doctor``."""
         return self._choice.describe()
@@ -430,6 +432,10 @@ class Session:
         self._gate.out_of_contact()  # the next cell looks whether it is another one
         await self.lifecycle.create()
         return await self._gate.wait_until_ready(sink)
+
+    async def prepare(self, sink: Sink) -> None:
+        """See that the sandbox is there, as before a cell. Called by commands that fill it."""
+        await self._gate.require_for_command(sink)
 
     async def terminate(self) -> None:
         """Shut the sandbox down; the user wants it, so the loss of the variables is not told."""
@@ -462,13 +468,7 @@ class Session:
         self._gate.forget()
 
     async def aclose(self, *, keep: bool = False) -> None:
-        """Let go of the sandbox, which lives on.
-
-        Parameters
-        ----------
-        keep
-            Whether the variables are left for a later session with the same key.
-        """
+        """Let go of the sandbox, which lives on; ``keep`` the variables for a later session."""
         self._gate.close()
         await self._choice.aclose(keep=keep)
         await self.lifecycle.aclose()

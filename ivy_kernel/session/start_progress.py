@@ -1,4 +1,4 @@
-"""The start of a sandbox: what shows that it is under way, and the display of its progress."""
+"""The start of a sandbox: what shows that it is under way, and the display of any progress."""
 
 from __future__ import annotations
 
@@ -109,43 +109,39 @@ class StartEvidence:
 
 PHASES = ("compute", "mount", "ready")
 BAR_CHARACTERS = 24
-DISPLAY_PREFIX = "ivy-start-"
+DISPLAY_PREFIX = "ivy-progress-"
 """The prefix of the display ids of progress displays."""
 
 
-class StartProgress:
-    """Shows a starting sandbox in the output of the cell that waits for it.
+class ProgressDisplay:
+    """A display in the output of a cell, there while something lasts; nothing of it stays.
 
     Parameters
     ----------
-    name
-        The name of the sandbox that the user sees.
     sink
         Takes ``display_data``, ``update_display_data`` and, at the end, ``clear_output``.
     """
 
-    def __init__(self, name: str, sink: Sink) -> None:
-        self._name = name
+    def __init__(self, sink: Sink) -> None:
         self._sink = sink
         self._display_id = f"{DISPLAY_PREFIX}{os.urandom(6).hex()}"
         self._shown = False
-        self._start = monotonic_seconds()
 
-    def show(self, status: SandboxStatus) -> None:
-        """Show the progress of the start."""
-        now = monotonic_seconds()
-        eta = status.eta_remaining_seconds(now)
-        elapsed = now - self._start
-        phase = status.phase or status.state
-        words = f"{self._name} is {status.label(now).lower()}: {phase}"
-        if eta is not None:
-            words += f", about {max(1, round(eta))} s left"
-        fraction = _fraction(phase, elapsed, eta)
+    def show(self, words: str, fraction: float | None, *, small_html: str = "") -> None:
+        """Show how far it has come.
+
+        Parameters
+        ----------
+        words
+            One line that says it.
+        fraction
+            The part that is done, 0 to 1; ``None`` where that is not known.
+        small_html
+            What stands beside the bar, as HTML.
+        """
+        bar = "" if fraction is None else f"\n{_bar(fraction)}"
         content = {
-            "data": {
-                "text/plain": f"{words}\n{_bar(fraction)}",
-                "text/html": _html(words, phase, fraction),
-            },
+            "data": {"text/plain": words + bar, "text/html": _html(words, fraction, small_html)},
             "metadata": {},
             "transient": {"display_id": self._display_id},
         }
@@ -160,6 +156,41 @@ class StartProgress:
             which = {"display_id": self._display_id}
             self._sink(Message("clear_output", {"wait": False}, metadata=which))
             self._shown = False
+
+
+class StartProgress:
+    """Shows a starting sandbox in the output of the cell that waits for it.
+
+    Parameters
+    ----------
+    name
+        The name of the sandbox that the user sees.
+    sink
+        Takes the messages of a `ProgressDisplay`.
+    """
+
+    def __init__(self, name: str, sink: Sink) -> None:
+        self._name = name
+        self._display = ProgressDisplay(sink)
+        self._start = monotonic_seconds()
+
+    def show(self, status: SandboxStatus) -> None:
+        """Show the progress of the start."""
+        now = monotonic_seconds()
+        eta = status.eta_remaining_seconds(now)
+        elapsed = now - self._start
+        phase = status.phase or status.state
+        words = f"{self._name} is {status.label(now).lower()}: {phase}"
+        if eta is not None:
+            words += f", about {max(1, round(eta))} s left"
+        steps = " → ".join(
+            f"<b>{html.escape(step)}</b>" if step == phase else html.escape(step) for step in PHASES
+        )
+        self._display.show(words, _fraction(phase, elapsed, eta), small_html=steps)
+
+    def clear(self) -> None:
+        """Remove the display."""
+        self._display.clear()
 
 
 def blanked(clearing: Message) -> Message:
@@ -192,12 +223,10 @@ def _bar(fraction: float) -> str:
     return f"[{'#' * done}{'.' * (BAR_CHARACTERS - done)}] {fraction:.0%}"
 
 
-def _html(words: str, phase: str, fraction: float) -> str:
-    steps = " → ".join(
-        f"<b>{html.escape(step)}</b>" if step == phase else html.escape(step) for step in PHASES
-    )
+def _html(words: str, fraction: float | None, small_html: str) -> str:
+    value = "" if fraction is None else f' value="{fraction:.3f}"'
     return (
         f'<div role="status">{html.escape(words)}<br>'
-        f'<progress max="1" value="{fraction:.3f}" style="width:20em"></progress> '
-        f"<small>{steps}</small></div>"
+        f'<progress max="1"{value} style="width:20em"></progress> '
+        f"<small>{small_html}</small></div>"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from kernel_driver import KernelDriver, agent_variables, kernel_variables, runni
 from magic_driver import MagicKernel, magic_variables
 from sandbox_server import RunningSandbox
 
-from ivy_kernel.session.describe import missing_file_hint
+from ivy_kernel.session.describe import missing_file_hint, put_command
 
 FILES = ("beside.py", "script.py", "data.csv", "array.npy", "sub/table.csv", "package/__init__.py")
 
@@ -23,6 +24,15 @@ CELLS = {
     "import pandas\npandas.read_csv('sub/table.csv')": "sub/table.csv",
     "def read():\n    return open('data.csv')\ntry:\n    read()\nfinally:\n    pass": "data.csv",
 }
+COMMANDS = {
+    "beside.py": "%ivy put beside.py",
+    "script.py": "%ivy put script.py",
+    "data.csv": "%ivy put data.csv",
+    "array.npy": "%ivy put array.npy",
+    "sub/table.csv": "%ivy put sub/table.csv sub/",
+    "package": "%ivy put -r package",
+}
+"""The command that brings each."""
 WITH_IPYTHON = {
     "%run script.py": "script.py",
     "!cat data.csv": "data.csv",
@@ -89,8 +99,7 @@ def test_one_line_says_that_the_file_is_here_and_how_to_bring_it(kernel: KernelD
         assert len(lines) == 1, code
         line = lines[0]
         assert line.startswith(f"[{name} is on this machine, beside the notebook;"), (code, line)
-        assert "upload it in the chat" in line, line
-        assert f"%%writefile {name}" in line, line
+        assert f": {COMMANDS[name]} copies it there." in line, line
 
 
 def test_nothing_else_is_looked_up_or_said(kernel: KernelDriver) -> None:
@@ -99,24 +108,24 @@ def test_nothing_else_is_looked_up_or_said(kernel: KernelDriver) -> None:
         assert hints(kernel, code) == [], code
 
 
-def test_the_way_that_is_named_works(kernel: KernelDriver) -> None:
-    """``%%writefile`` brings a text file to the sandbox."""
-    if getattr(kernel, "route", "") == "script":
-        pytest.skip("a script has no magics")
-    prefix = "%%ivy\n" if isinstance(kernel, MagicKernel) else ""
-    assert kernel.run(f"{prefix}%%writefile data.csv\na,b").reply["status"] == "ok"
-    assert kernel.run(f"{prefix}open('data.csv').read()").result == repr("a,b\\n").replace(
-        "\\\\", "\\"
-    )
+def test_the_command_that_is_named_works(kernel: KernelDriver) -> None:
+    """Run as it is shown, it brings a module, a package and a file in a folder to their places."""
+    for code in ("import beside", "from package import __file__", "open('sub/table.csv').close()"):
+        (line,) = hints(kernel, code)
+        command = line.partition(": ")[2].partition(" copies it there.")[0]
+        assert kernel.run(command).reply["status"] == "ok", command
+        prefix = "%%ivy\n" if isinstance(kernel, MagicKernel) else ""
+        assert kernel.run(f"{prefix}{code}").reply["status"] == "ok", code
 
 
-def test_in_the_local_sandbox_the_full_path_is_the_way(tmp_path: Path) -> None:
+def test_in_the_local_sandbox_the_full_path_is_a_way_too(tmp_path: Path) -> None:
     """It reads this machine's files; a module is found by its directory."""
     put_files(tmp_path)
     missing = {"ename": "FileNotFoundError", "evalue": "No such file or directory: 'data.csv'"}
     hint = missing_file_hint(missing, (), tmp_path, is_local=True)
     assert hint is not None
     assert str(tmp_path / "data.csv") in hint
+    assert "%ivy put data.csv copies it there" in hint
     module = {"ename": "ModuleNotFoundError", "evalue": "No module named 'beside'"}
     hint = missing_file_hint(module, (), tmp_path, is_local=True)
     assert hint is not None
@@ -128,3 +137,22 @@ def test_odd_names_are_no_files(tmp_path: Path, name: str) -> None:
     """They are neither looked up elsewhere nor an error."""
     missing = {"ename": "FileNotFoundError", "evalue": f"No such file or directory: '{name}'"}
     assert missing_file_hint(missing, (), tmp_path, is_local=False) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("my data.csv", ["my data.csv"]),
+        ("it's.csv", ["it's.csv"]),
+        ("-r", ["./-r"]),
+        ("a/b c/d.csv", ["a/b c/d.csv", "a/b c/"]),
+    ],
+)
+def test_a_command_can_be_copied_whatever_the_name(name: str, words: list[str]) -> None:
+    """Its words are the file and its place, by a shell's rules."""
+    assert shlex.split(put_command(name, is_directory=False)) == ["%ivy", "put", *words]
+
+
+def test_a_name_that_nobody_can_type_gets_no_command() -> None:
+    """It would not be one line."""
+    assert put_command("a\nb", is_directory=False) == ""
