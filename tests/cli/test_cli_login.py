@@ -180,7 +180,7 @@ def test_doctor_names_login_where_something_is_missing(newcomer) -> None:
     """Without a key, a chat or a campaign the fix is one command."""
     answer = newcomer("doctor", "--no-probe", IVY_API_KEY="ivy_some0key0for0the0doctor")
     (line,) = [line for line in answer.stdout.splitlines() if " chat:" in line]
-    assert "jupyter ivy login" in line
+    assert "Fix: jupyter ivy login" in line
     assert "ivy_some" not in answer.stdout
     assert "jupyter ivy login" in where(load_settings(environ={}))
 
