@@ -177,16 +177,29 @@ def test_of_too_many_chats_the_oldest_without_a_name_go(monkeypatch: pytest.Monk
 def test_programs_that_note_at_once_lose_nothing() -> None:
     """Several processes, a chat each: all are in the list."""
     code = (
-        "import sys\nfrom ivy_kernel.session.chats import note_use\nsys.stdin.readline()\n"
-        f"for n in range(5): note_use(api_url={URL!r}, chat_id=sys.argv[1] + str(n))"
+        "import sys\nfrom ivy_kernel.session.chats import note_use\n"
+        "print('ready', flush=True)\nsys.stdin.readline()\n"
+        f"for n in range(40): note_use(api_url={URL!r}, chat_id=sys.argv[1] + str(n))"
     )
     processes = [
-        subprocess.Popen([sys.executable, "-c", code, name], stdin=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", code, name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         for name in "pq"
     ]
     for process in processes:
-        process.communicate("\n", timeout=60)
-    assert len(list_chats(settings())) == 11
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    for process in processes:
+        process.communicate(timeout=60)
+    assert len(list_chats(settings())) == 81
 
 
 # The config file ----------------------------------------------------------------------------------
