@@ -168,6 +168,8 @@ async def _chats(owner: CommandOwner, options: Options, sink: Sink) -> None:
 
     own = owner.live.beside().current()
     present = owner.live.current().used_chat_id
+    if sum(each is not None for each in (options.name, options.forget, options.default)) > 1:
+        raise UsageError("%ivy chats: give one of --name, --forget and --default; see --help.")
     if options.chat is not None and options.name is None:
         raise UsageError(
             "%ivy chats: CHAT stands behind --name NAME, --forget or --default; see --help."

@@ -36,6 +36,7 @@ def test_alone_and_with_help_it_tells_the_commands(kernel: MagicKernel) -> None:
         ("%ivy chats CHAT", "--name"),
         ("%ivy chats --name ''", "empty"),
         ("%ivy chats --default nowhere", "'nowhere'"),
+        ("%ivy chats --forget a --default b", "one of"),
         ("%ivy 'unclosed", "No closing quotation"),
     ],
 )
