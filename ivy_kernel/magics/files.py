@@ -9,18 +9,19 @@ import argparse
 import asyncio
 import glob
 import json
-import shlex
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence, Sized
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from ivy_kernel.errors import IvyError, NoSuchFileError, UsageError
+from ivy_kernel.magics.options import command_line, sources_and_target
 from ivy_kernel.routes.files import FileEntry
 from ivy_kernel.session.describe import (
     count_words,
     entry_facts,
     entry_line,
+    interrupted_words,
     size_words,
     transfer_progress,
     transferred,
@@ -35,8 +36,8 @@ LARGE_BYTES = 50_000_000
 """From this size on, size and time are told before a transfer begins."""
 QUIET_SECONDS = 0.4
 """What takes no longer shows no progress: it would only flicker."""
-
 Options = argparse.Namespace
+Source = TypeVar("Source")
 Told = tuple[str, Any]
 """What a command tells: to people, and as JSON."""
 
@@ -80,10 +81,10 @@ class Caller(Protocol):
         """Ask the user a yes/no question, before something is lost."""
 
     def show(self, text: str) -> None:
-        """Show lines that stay."""
+        """Show what stays."""
 
     def warn(self, text: str) -> None:
-        """Show a line that is no result, on stderr."""
+        """Show what is no result, on stderr."""
 
     def progress(self) -> ProgressView:
         """Return what shows a transfer's progress."""
@@ -108,6 +109,8 @@ async def run_file_command(options: Options, caller: Caller) -> None:
     files = caller.open_files()
     try:
         text, facts = await _RUN[options.command](files, options, caller)
+    except OSError as error:
+        raise UsageError(f"This machine says of {error.filename}: {error.strerror}.") from error
     finally:
         await files.aclose()
     as_json = getattr(options, "as_json", False)
@@ -133,14 +136,13 @@ def _local_path(word: str, caller: Caller) -> Path:
 def _allowed(path: Path, word: str, caller: Caller) -> Path:
     if caller.stays_inside and not path.resolve().is_relative_to(caller.directory.resolve()):
         raise UsageError(
-            f"{word} is outside of the notebook's directory, which is refused while the setting "
-            f"allow_local is false. Nothing was moved."
+            f"{word} is outside of the notebook's directory, and allow_local is false. Nothing was "
+            f"moved."
         )
     return path
 
 
 def _local_sources(words: Sequence[str], caller: Caller, *, recursive: bool) -> list[Path]:
-    """Return the files and directories that words and patterns name on this machine."""
     found: list[Path] = []
     for word in words:
         path = _local_path(word, caller)
@@ -149,7 +151,11 @@ def _local_sources(words: Sequence[str], caller: Caller, *, recursive: bool) -> 
                 raise UsageError(f"{word} is a directory: add -r to put all that is in it.")
             found.append(path)
             continue
-        matches = _local_matches(path) if glob.has_magic(word) else []
+        pattern = str(path) if word.startswith("~") else word
+        matches: list[Path] = []
+        if glob.has_magic(word):  # Path.glob would match hidden files too, which no shell does
+            names = glob.glob(pattern, root_dir=caller.directory, recursive=True)  # noqa: PTH207 - see above
+            matches = [caller.directory / name for name in sorted(names)]
         if not matches:
             raise UsageError(f"There is no file {word} in {caller.directory}. Nothing was moved.")
         chosen = [match for match in matches if recursive or not match.is_dir()]
@@ -159,13 +165,8 @@ def _local_sources(words: Sequence[str], caller: Caller, *, recursive: bool) -> 
             raise UsageError(f"{path} is no regular file, so it cannot be put into the sandbox.")
     if not found:
         raise UsageError(f"{' '.join(words)} names directories only: add -r to put them.")
+    found = list(dict.fromkeys(found))
     return _outermost(found) if recursive else found
-
-
-def _local_matches(pattern: Path) -> list[Path]:
-    # Path.glob would match hidden files too, which no shell does.
-    found = glob.glob(str(pattern), recursive=True)  # noqa: PTH207 - see above
-    return [Path(match) for match in sorted(found)]
 
 
 def _outermost(paths: list[Path]) -> list[Path]:
@@ -208,11 +209,6 @@ async def _remote_entries(
     return list(found.values())
 
 
-def _split_target(words: list[str], default: str) -> tuple[list[str], str]:
-    """Return sources and target, as ``cp`` has them; a single word is a source."""
-    return (words, default) if len(words) == 1 else (words[:-1], words[-1])
-
-
 def _refuse_twins(names: Sequence[str]) -> None:
     twins = sorted({name for name in names if names.count(name) > 1})
     if twins:
@@ -223,21 +219,15 @@ def _refuse_twins(names: Sequence[str]) -> None:
 class _Meter:
     """Shows how far a command's transfers have come, and says what an interrupt has left.
 
-    Parameters
-    ----------
-    caller
-        Where the command was typed.
-    options
-        The command.
-    count
-        The number of its sources.
+    ``groups`` are its sources, as they travel together.
     """
 
-    def __init__(self, caller: Caller, options: Options, count: int) -> None:
+    def __init__(self, caller: Caller, options: Options, groups: Sequence[Sized]) -> None:
         self._view = caller.progress()
         self._caller = caller
         self._options = options
-        self._count = count
+        self._count = len(groups)
+        self._has_several = sum(map(len, groups)) > 1
         self._number = 0
         self._start = monotonic_seconds()
         self._last: TransferState | None = None
@@ -248,7 +238,7 @@ class _Meter:
         self._number += 1
         self._last = None
         if total_bytes is not None and total_bytes >= LARGE_BYTES:
-            words = f"{self._head(name)}: {size_words(total_bytes)}; the time that it takes is told"
+            words = f"{self._head(name)}, {size_words(total_bytes)}; the time that it takes is told"
             self._view.show(f"{words} as soon as the speed is known", 0.0)
 
     def on_progress(self, state: TransferState) -> None:
@@ -257,7 +247,8 @@ class _Meter:
         if self.seconds < QUIET_SECONDS or not state.done_bytes:
             return
         words, fraction = transfer_progress(state)
-        self._view.show(f"{self._head(state.name)}: {words}", fraction)
+        # A view that cannot rewrite a line shows what stands before the first comma once.
+        self._view.show(f"{self._head(state.name)}, {words}", fraction)
 
     def _head(self, name: str) -> str:
         which = f" ({self._number} of {self._count})" if self._count > 1 else ""
@@ -275,37 +266,16 @@ class _Meter:
             yield
         except asyncio.CancelledError:
             self._view.clear()
-            self._caller.warn(self._left_by_interrupt())
+            line = f"{self._caller.prefix} {command_line(self._options)}"
+            self._caller.warn(interrupted_words(self._last, line))
             raise
         except IvyError:
             self._view.clear()
-            if self.results:
-                moved = count_words(sum(one.files for one in self.results), "file")
-                self._caller.warn(f"Before that, {moved} arrived whole.")
+            if self._has_several:
+                self._caller.warn("What arrived before that stays; the same command skips it.")
             raise
         finally:
             self._view.clear()
-
-    def _left_by_interrupt(self) -> str:
-        line = f"{self._caller.prefix} {command_line(self._options)}"
-        state = self._last
-        if state is None or not state.done_bytes:
-            return f"Interrupted. Nothing has the final name that is not whole; again: {line}"
-        of = "" if state.total_bytes is None else f" of {size_words(state.total_bytes)}"
-        return (
-            f"Interrupted at {size_words(state.done_bytes)}{of}. What has arrived is kept beside "
-            f"the final name; this goes on from there: {line}"
-        )
-
-
-def command_line(options: Options) -> str:
-    """Return a command as it can be typed again, after the prefix."""
-    flags = [
-        flag
-        for name, flag in (("recursive", "-r"), ("force", "--force"))
-        if getattr(options, name, False)
-    ]
-    return shlex.join([options.command, *flags, *options.paths])
 
 
 def _told(verb: str, what: str, meter: _Meter) -> Told:
@@ -314,13 +284,16 @@ def _told(verb: str, what: str, meter: _Meter) -> Told:
 
 
 async def _get(files: SandboxFiles, options: Options, caller: Caller) -> Told:
-    sources, target = _split_target(options.paths, ".")
+    sources, target = sources_and_target(options.paths, ".")
     local = _local_path(target, caller)
     entries = await _remote_entries(files, sources, caller)
-    chosen = [one for one in entries if one.kind != "directory" or options.recursive]
-    if not chosen or (len(chosen) < len(entries) and not any(map(glob.has_magic, sources))):
-        name = next(one.path for one in entries if one.kind == "directory") or "the root"
-        raise UsageError(f"{name} is a directory: add -r to get all that is in it.")
+    kinds = {"file", "directory"} if options.recursive else {"file"}
+    chosen = entries
+    if any(map(glob.has_magic, sources)):  # a pattern means what can be moved
+        chosen = [one for one in entries if one.kind in kinds]
+    if not chosen or (not options.recursive and any(one.kind == "directory" for one in chosen)):
+        names = next(one.path for one in entries if one.kind != "file") or "the root"
+        raise UsageError(f"{names} is no file: add -r for directories, with all that is in them.")
     into = target.endswith("/") or local.is_dir()
     if len(chosen) > 1:
         if not into:
@@ -332,17 +305,20 @@ async def _get(files: SandboxFiles, options: Options, caller: Caller) -> Told:
         for entry in chosen:
             _allowed(local / entry.name, str(local / entry.name), caller)
         local.mkdir(parents=True, exist_ok=True)
-    meter = _Meter(caller, options, len(chosen))
+    groups = _grouped(chosen, lambda one: one.kind == "file", lambda one: _parent(one.path))
+    meter = _Meter(caller, options, groups)
     async with meter.shown():
-        for entry in chosen:
-            meter.begin(entry.path, entry.size_bytes if entry.kind == "file" else None)
+        for group in groups:
+            entry, is_one = group[0], len(group) == 1
+            meter.begin(entry.path, sum(one.size_bytes for one in group))
             meter.results.append(
                 await files.get(
-                    entry.path,
-                    local / entry.name if into else local,
+                    entry.path if is_one else _parent(entry.path),
+                    local / entry.name if is_one and into else local,
                     overwrite=options.force,
                     recursive=options.recursive,
                     progress=meter,
+                    only=None if is_one else group,
                 )
             )
     if len(chosen) == 1:
@@ -352,7 +328,7 @@ async def _get(files: SandboxFiles, options: Options, caller: Caller) -> Told:
 
 
 async def _put(files: SandboxFiles, options: Options, caller: Caller) -> Told:
-    words, target = _split_target(options.paths, "")
+    words, target = sources_and_target(options.paths, "")
     recursive = options.recursive
     # Before a sandbox is started for a name that is mistyped; beside the loop, for large folders.
     sources = await asyncio.to_thread(_local_sources, words, caller, recursive=recursive)
@@ -362,26 +338,55 @@ async def _put(files: SandboxFiles, options: Options, caller: Caller) -> Told:
     if not into:
         entry = await _entry(files, target)
         into = entry is not None and entry.kind == "directory"
-    names = [path.resolve().name if path.name in ("", "..") else path.name for path in sources]
     if len(sources) > 1:
         if not into:
             raise UsageError(f"{target} is no directory in the sandbox; {target}/ makes it one.")
-        _refuse_twins(names)
-    meter = _Meter(caller, options, len(sources))
-    places = []
+        _refuse_twins([_name(path) for path in sources])
+    start = f"{base}/" if base else ""
+    groups = _grouped(sources, _is_plain_file, lambda path: str(path.parent))
+    meter = _Meter(caller, options, groups)
     async with meter.shown():
-        for path, name in zip(sources, names, strict=True):
-            place = "/".join(part for part in (base, name) if part) if into else target
-            places.append(place)
-            meter.begin(name, path.stat().st_size if path.is_file() else None)
+        for group in groups:
+            path, is_one = group[0], len(group) == 1
+            place = f"{start}{_name(path)}" if into else target
+            meter.begin(_name(path), sum(one.stat().st_size for one in group if one.is_file()))
             meter.results.append(
                 await files.put(
-                    path, place, overwrite=options.force, recursive=recursive, progress=meter
+                    path if is_one else path.parent,
+                    place if is_one else base,
+                    overwrite=options.force,
+                    recursive=recursive,
+                    progress=meter,
+                    only=None if is_one else [one.name for one in group],
                 )
             )
     if len(sources) == 1:
-        return _told("Put", f"{_here(sources[0], caller)} → {places[0]}", meter)
+        return _told("Put", f"{_here(sources[0], caller)} → {place}", meter)
     return _told("Put", f"{_files_of(meter)} → {base or '.'}/", meter)
+
+
+def _grouped(
+    sources: Sequence[Source],
+    may_join: Callable[[Source], bool],
+    directory: Callable[[Source], str],
+) -> list[list[Source]]:
+    """Group the files of one directory: a thousand small ones travel in a few calls."""
+    groups: dict[object, list[Source]] = {}
+    for number, one in enumerate(sources):
+        groups.setdefault(directory(one) if may_join(one) else number, []).append(one)
+    return list(groups.values())
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def _name(path: Path) -> str:
+    return path.resolve().name if path.name in ("", "..") else path.name
+
+
+def _is_plain_file(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
 
 
 def _files_of(meter: _Meter) -> str:
@@ -465,7 +470,7 @@ async def _sync(files: SandboxFiles, options: Options, caller: Caller) -> Told:
     local = await asyncio.to_thread(read_folder, folder, word, force=options.force)
     await caller.prepare()
     mirror = Mirror(files, local, "" if target == "." else target, force=options.force)
-    meter = _Meter(caller, options, 1)
+    meter = _Meter(caller, options, [local.files])
     async with meter.shown():
         await mirror.run(meter)
     counts = ", ".join(f"{count} {word}" for word, count in mirror.counts.items())

@@ -64,6 +64,8 @@ class OptionParser(argparse.ArgumentParser):
         HelpAskedError
             For ``--help``.
         """
+        # argparse would take the % of a magic's name for a format.
+        self.usage = self.format_usage().removeprefix("usage: ").replace("%", "%%")
         return self.parse_intermixed_args(words)  # options may stand between paths
 
 
@@ -307,3 +309,18 @@ def file_parser(prefix: str, name: str, about: str) -> OptionParser:
         flag, keywords = _flag("--json", "as_json", "print JSON, for scripts")
         parser.add_argument(flag, **keywords)
     return parser
+
+
+def command_line(options: argparse.Namespace) -> str:
+    """Return a command as it can be typed again, after the prefix."""
+    flags = [
+        flag
+        for name, flag in (("recursive", "-r"), ("force", "--force"))
+        if getattr(options, name, False)
+    ]
+    return shlex.join([options.command, *flags, *options.paths])
+
+
+def sources_and_target(words: list[str], default: str) -> tuple[list[str], str]:
+    """Return sources and target, as ``cp`` has them; a single word is a source."""
+    return (words, default) if len(words) == 1 else (words[:-1], words[-1])

@@ -101,6 +101,25 @@ def transfer_progress(state: TransferState) -> tuple[str, float | None]:
     return ", ".join(parts), min(state.done_bytes / total, 1.0) if total else None
 
 
+def interrupted_words(state: TransferState | None, line: str) -> str:
+    """Return what an interrupt has left of a transfer, and how it goes on.
+
+    Parameters
+    ----------
+    state
+        How far it had come; ``None`` where nothing was told yet.
+    line
+        The command, as it can be typed.
+    """
+    if state is None or not state.done_bytes:
+        return f"Interrupted. What has a final name is whole; this goes on: {line}"
+    of = "" if state.total_bytes is None else f" of {size_words(state.total_bytes)}"
+    return (
+        f"Interrupted at {size_words(state.done_bytes)}{of}. What has arrived is kept beside the "
+        f"final name; this goes on from there: {line}"
+    )
+
+
 _SPEED_BYTES = 1_000_000
 """What moves fewer bytes has hardly a speed."""
 
@@ -129,7 +148,9 @@ def transferred(results: Sequence[TransferResult], seconds: float) -> tuple[str,
     if sums["resumed_bytes"]:
         parts.append(f"resumed at {size_words(sums['resumed_bytes'])}")
     if sums["skipped"]:
-        parts.append(f"{count_words(sums['skipped'], 'file')} of them equal there already")
+        some = f"{sums['skipped']:,} of them equal already"
+        is_all = sums["skipped"] == sums["files"]
+        parts.append("equal already, nothing moved" if is_all else some)
     if left_out:
         more = f" and {len(left_out) - 3:,} more" if len(left_out) > 3 else ""
         parts.append(f"left out: {', '.join(left_out[:3])}{more}")

@@ -49,6 +49,7 @@ from ivy_kernel.session.local_files import (
     LocalFile,
     LocalTarget,
     content,
+    local_file,
     local_name,
     open_source,
     store_here,
@@ -257,6 +258,7 @@ class SandboxFiles:
         overwrite: bool = False,
         recursive: bool = False,
         progress: Progress | None = None,
+        only: Sequence[FileEntry] | None = None,
     ) -> TransferResult:
         """Bring a file or directory to this machine.
 
@@ -273,6 +275,8 @@ class SandboxFiles:
             Whether a directory is brought, with all below it.
         progress
             Watches.
+        only
+            Files below the directory ``remote``, as listed: only they are brought, into ``local``.
 
         Raises
         ------
@@ -281,8 +285,12 @@ class SandboxFiles:
         """
         calls = await self._ready()
         parts = self._parts(remote)
-        entry = await calls.made(lambda: calls.access.entry(parts))
         meter = Meter("down", calls.access.method, progress)
+        if only is not None:
+            with LocalDirectory(local) as place:
+                await self._get_all(calls, only, parts, place, overwrite, meter)
+            return meter.result()
+        entry = await calls.made(lambda: calls.access.entry(parts))
         is_below = local.name in ("", "..") or (entry.kind != "directory" and local.is_dir())
         into = local / local_name(entry.name) if is_below and entry.name else local
         meter.name = entry.path
@@ -364,9 +372,8 @@ class SandboxFiles:
         """Bring a file or directory into the sandbox; parameters and errors as `get`.
 
         A file goes into ``remote`` where that is a directory, a directory's files right into it;
-        with an empty ``remote``, or a slash at its end, both go below it by their own name. With
-        ``only``, a directory's files of these paths below it go right into ``remote``, whatever
-        it is.
+        with an empty ``remote``, or a slash at its end, both go below it by their own name.
+        ``only`` are paths of regular files below ``local``: only they go, right into ``remote``.
         """
         calls = await self._ready()
         meter = Meter("up", calls.access.method, progress)
@@ -376,7 +383,9 @@ class SandboxFiles:
         mode = stat.S_IMODE(about.st_mode)
         files: dict[Parts, LocalFile] = {(): LocalFile((), about.st_size, mode)}
         empty: Batch = []
-        if local.is_dir():
+        if only is not None:
+            files = {each.names: each for each in (local_file(local, path) for path in only)}
+        elif local.is_dir():
             if not recursive:
                 raise UsageError(f"{str(local)!r} is a directory; -r puts it with its files.")
             found, empty = await asyncio.to_thread(tree, local, meter.left_out)
@@ -385,8 +394,7 @@ class SandboxFiles:
         if only is None:
             top = await self._destination(calls, remote, name, is_file=() in files)
         else:
-            top, empty = self._parts(remote), []
-            files = {names: each for names, each in files.items() if "/".join(names) in only}
+            top = self._parts(remote)
         meter.files_total = len(files)
         meter.total_bytes = sum(each.size_bytes for each in files.values())
         meter.name = local.name

@@ -291,6 +291,22 @@ class LocalFile:
     mode: int
 
 
+def local_file(top: Path, path: str) -> LocalFile:
+    """Return a file below a directory, as it is now.
+
+    Raises
+    ------
+    UsageError
+        When it is not there any more.
+    """
+    names = Path(path).parts
+    try:
+        about = top.joinpath(*names).lstat()
+    except OSError as error:
+        raise UsageError(f"{path!r} cannot be sent: {error.strerror}.") from error
+    return LocalFile(names, about.st_size, stat.S_IMODE(about.st_mode) & 0o777)
+
+
 def tree(top: Path, left_out: list[str]) -> tuple[list[LocalFile], list[Parts]]:
     """Return the regular files below a directory, and its directories without any.
 

@@ -229,9 +229,8 @@ class Mirror:
                 self._folder.path,
                 self._target,
                 overwrite=word == "changed",
-                recursive=True,
                 progress=progress,
-                only=names,
+                only=sorted(names),
             )
             self.counts[word] = result.files
             # A file that has changed since it was read is told as what was sent.
