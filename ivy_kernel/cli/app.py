@@ -258,7 +258,7 @@ _COMMANDS = {
     "create": ("ivy_kernel.cli.sandbox.CreateApp", "Start the chat's sandbox and wait for it."),
     "terminate": ("ivy_kernel.cli.sandbox.TerminateApp", "Shut the sandbox down."),
     "files": ("ivy_kernel.cli.sandbox.FilesApp", "List the files registered for the chat."),
-    "chats": ("ivy_kernel.cli.sandbox.ChatsApp", "List the chats that you have used."),
+    "chats": ("ivy_kernel.cli.setup.ChatsApp", "List the chats that you have used."),
     "doctor": ("ivy_kernel.cli.doctor.DoctorApp", "Check settings, network, key and kernel."),
 }
 

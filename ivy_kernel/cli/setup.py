@@ -1,4 +1,4 @@
-"""``jupyter ivy install · login · logout``: what is done once, for a Jupyter or for an account."""
+"""``jupyter ivy install · login · logout · chats``: what is done once, and the account."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ from ivy_kernel.cli.app import (
     print_line,
 )
 from ivy_kernel.errors import IvyError, NetworkError, SettingError, UsageError
-from ivy_kernel.session.chats import ACCOUNT_SETTINGS, save_account
 from ivy_kernel.session.private_file import Saved, kept_keys, remove_keys
 from ivy_kernel.settings.settings import Ivy, is_secret
 
@@ -183,6 +182,9 @@ class LoginApp(IvyCommandApp):
 
     async def run(self) -> int:
         """Ask, check, save, and say what was done; the exit code."""
+        # Here, since `jupyter ivy run` begins with this module too.
+        from ivy_kernel.session.chats import ACCOUNT_SETTINGS, save_account
+
         live = self.live_settings()
         present: Ivy | None = None
         try:
@@ -261,6 +263,28 @@ class LogoutApp(IvyCommandApp):
         return 0
 
 
+class ChatsApp(IvyCommandApp):
+    """List the chats that you have used: name, id, campaign, last use. %ivy chats names them."""
+
+    name = "jupyter-ivy-chats"
+    description = __doc__
+    flags = JSON_FLAG
+
+    async def run(self) -> int:
+        """List them, last used first."""
+        from ivy_kernel.session.chats import list_chats  # as above
+        from ivy_kernel.session.describe import chats_table
+
+        settings = self.live_settings().current()
+        chats, default_id = list_chats(settings), settings.used_chat_id
+        if self.as_json:
+            rows = [chat.to_json(default_id) for chat in chats]
+            self.print_json({"chats": rows, "default": default_id or None})
+        else:
+            print_line(chats_table(chats, default_id).rstrip("\n"))
+        return 0
+
+
 def _keys_from_stdin() -> dict[str, str]:
     lines = sys.stdin.read(100_000).splitlines()
     keys = [line.strip() for line in lines if line.strip()]
@@ -270,24 +294,38 @@ def _keys_from_stdin() -> dict[str, str]:
 
 
 def _ask_for_account(present: Ivy | None, given: dict[str, str]) -> dict[str, str]:
-    """Ask for each setting that is not given; an empty answer keeps what is there."""
+    """Ask for each setting that is not given; an empty answer keeps what is shown."""
     answers: dict[str, str] = {}
+    shown = {name: "" if present is None else str(getattr(present, name)) for name in _QUESTIONS}
     for name, question in _QUESTIONS.items():
-        value = "" if present is None else str(getattr(present, name))
+        value = shown[name]
         if name in given:
             continue
-        session_id = "" if present is None else present.recoup_session_id
-        if name == "recoup_api_key" and not (given | answers).get("recoup_session_id", session_id):
+        if name == "recoup_api_key" and not (shown | given | answers)["recoup_session_id"]:
             continue  # without a session nothing is asked there
-        shown = ("set" if value else "not set") if is_secret(name) else value or "not set"
+        facts = ("set" if value else "not set") if is_secret(name) else value or "not set"
         remove = f", {_REMOVED} removes it" if value and name != "api_key" else ""
-        prompt = f"{question} [{shown}{', Enter keeps it' if value else ''}{remove}]: "
+        prompt = f"{question} [{facts}{', Enter keeps it' if value else ''}{remove}]: "
         answer = (_secret(prompt) if is_secret(name) else _line(prompt)).strip()
         if answer == _REMOVED and remove:
             answers[name] = ""
         elif answer:
             answers[name] = answer
+            if name == "chat_id" and answer != value:
+                # What belongs to the chat before is proposed, or not, for this one.
+                answers["campaign_id"] = shown["campaign_id"] = _campaign_of(present, answer)
+                shown["recoup_session_id"] = ""
     return answers
+
+
+def _campaign_of(present: Ivy | None, chat_id: str) -> str:
+    """Return the campaign that was noted for a chat, else the present one."""
+    from ivy_kernel.session.chats import find_chat  # as above
+
+    if present is None:
+        return ""
+    chat = find_chat(present, chat_id)
+    return (chat and chat.campaign_id) or present.campaign_id
 
 
 def _line(prompt: str) -> str:

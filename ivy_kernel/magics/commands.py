@@ -173,6 +173,8 @@ async def _chats(owner: CommandOwner, options: Options, sink: Sink) -> None:
 
     own = owner.live.beside().current()
     present = owner.live.current().used_chat_id
+    if sum(each is not None for each in (options.name, options.forget, options.default)) > 1:
+        raise UsageError("%ivy chats: give one of --name, --forget and --default; see --help.")
     if options.chat is not None and options.name is None:
         raise UsageError(
             "%ivy chats: CHAT stands behind --name NAME, --forget or --default; see --help."
@@ -369,7 +371,9 @@ COMMANDS = {
         (
             _argument("--name", metavar="NAME", help="give CHAT, or the present chat, this name"),
             _argument("chat", metavar="CHAT", nargs="?", help="a chat's id or name"),
-            _argument("--forget", metavar="CHAT", help="take a chat out of the list; no more"),
+            _argument(
+                "--forget", metavar="CHAT", help="take a chat out of the list; its sandbox stays"
+            ),
             _argument("--default", metavar="CHAT", help="write a chat into the config file"),
         ),
     ),

@@ -64,6 +64,8 @@ class OptionParser(argparse.ArgumentParser):
         HelpAskedError
             For ``--help``.
         """
+        # argparse would take the % of a magic's name for a format.
+        self.usage = self.format_usage().removeprefix("usage: ").replace("%", "%%")
         return self.parse_intermixed_args(words)  # options may stand between paths
 
 

@@ -14,8 +14,8 @@
     output_limit.py    how much of it: head, tail, and the whole in a private file
     kernel_registry.py what this user's processes tell each other: which kernel uses which sandbox,
                        and what one of them has learned of its status
+    private_file.py    files for their user's eyes only, written whole or not at all; the settings'
+                       is one of them
     mirror.py          a directory of the sandbox that is made what a small local folder is
-    private_file.py    files for their user's eyes only, whole or not at all; the config file is
-                       is one
     describe.py        states, deadlines and settings as lines of text
 """

@@ -27,7 +27,7 @@ from ivy_kernel.session.lifecycle import PATIENT_DEADLINES_SECONDS
 from ivy_kernel.session.open import open_lifecycle
 from ivy_kernel.session.private_file import Saved, config_file, save_settings
 from ivy_kernel.settings.live import LiveSettings
-from ivy_kernel.settings.settings import Ivy, holds_key
+from ivy_kernel.settings.settings import PLATFORM_URL, Ivy, holds_key
 from ivy_kernel.status.clock import monotonic_seconds
 
 CHATS_AT_MOST = 500
@@ -106,7 +106,7 @@ def list_chats(settings: Ivy) -> list[KnownChat]:
         The settings without `LiveSettings.attach`.
     """
     address, default_id = settings.address, settings.used_chat_id
-    found = [chat for chat in _read(chats_file()).values() if chat.api_url == address]
+    found = [chat for chat in _read()[0].values() if chat.api_url == address]
     if default_id and all(chat.chat_id != default_id for chat in found):
         found.append(KnownChat(address, default_id))
     # The settings know the campaign of their own chat better than what was noted of it.
@@ -265,39 +265,44 @@ def _shown(text: str) -> str:
     return "(not shown: it may hold a key)" if holds_key(text) else repr(text)
 
 
-def _read(path: Path) -> _Chats:
-    """Return what the file holds; what is no chat in it is passed over."""
+def _read() -> tuple[_Chats, bool]:
+    """Return the chats in the file, and whether that is all that is in it."""
     try:
-        loaded = private_file.read_json(path)
-        entries = loaded["chats"]
-    except (OSError, ValueError, RecursionError, KeyError, TypeError):
-        return {}
+        loaded = private_file.read_json(chats_file(), writable_only=True)
+    except FileNotFoundError:
+        return {}, True
+    except (OSError, ValueError, RecursionError):
+        return {}, False
+    entries = loaded.get("chats") if isinstance(loaded, dict) else None
+    if not isinstance(entries, list):
+        return {}, False
     found: _Chats = {}
-    for entry in entries if isinstance(entries, list) else []:
-        with suppress(msgspec.ValidationError):
+    is_sound = True
+    for entry in entries:
+        try:
             chat = msgspec.convert(entry, KnownChat)
-            if chat.api_url and chat.chat_id:
-                found[chat.api_url, chat.chat_id] = chat
-    return found
+        except msgspec.ValidationError:
+            is_sound = False
+        else:
+            found[chat.api_url, chat.chat_id] = chat
+    return found, is_sound
 
 
 def _change(change: Callable[[_Chats], None]) -> None:
     path = chats_file()
     with private_file.locked(path):
-        chats = _read(path)
-        if not chats and path.exists():
-            # Not a list of ours, or one that others could write to: names may be in it.
-            path.replace(path.with_name(f"{path.name}.unreadable"))
+        chats, is_sound = _read()
         change(chats)
+        if not is_sound:  # there may be names in it
+            path.replace(path.with_name(f"{path.name}.unreadable"))
         surplus = sorted(
             (chat for chat in chats.values() if not chat.name),
             key=lambda chat: chat.last_used_seconds or 0.0,
         )
         for chat in surplus[: max(0, len(chats) - CHATS_AT_MOST)]:
             del chats[chat.api_url, chat.chat_id]
-        private_file.write_json(
-            path, {"chats": [asdict(chat) for chat in chats.values()]}, indent=1
-        )
+        entries = [asdict(chat) for chat in chats.values()]
+        private_file.write_json(path, {"chats": entries}, indent=1)
 
 
 def _change_or_raise(change: Callable[[_Chats], None]) -> None:
@@ -354,7 +359,15 @@ async def save_account(live: LiveSettings, changes: Mapping[str, str], *, check:
         with suppress(IvyError):  # the account is saved, and the list is a convenience
             campaign_id = settings.campaign_id or None
             change_chat(settings, settings.used_chat_id, campaign_id=campaign_id)
-    return replace(saved, checked=checked, notes=(*saved.notes, *_beaten(live, values)))
+    notes = [*saved.notes, *_beaten(live, values)]
+    source = settings.sources["api_url"]
+    if "api_key" in values and source.kind == "environment":
+        # A key must go only to the address that it was given for.
+        notes.append(
+            f"The key is for {settings.api_url}, which {source.where} names; where that is not "
+            f"set it would go to {PLATFORM_URL}: save api_url in the file too."
+        )
+    return replace(saved, checked=checked, notes=tuple(notes))
 
 
 async def check_account(live: LiveSettings) -> str:
@@ -439,7 +452,7 @@ def _ids_beside(chat_id: str, address: str) -> dict[str, str]:
 
         with suppress(OSError):
             _change(keep)
-    known = _read(chats_file()).get((address, chat_id))
+    known = _read()[0].get((address, chat_id))
     after = {name: str(getattr(known, name, "")) for name in names}
     return {name: after[name] for name in names if after[name] or before[name]}
 

@@ -62,7 +62,7 @@ def write_json(path: Path, value: object, *, indent: int | None = None) -> None:
         raise
 
 
-def read_json(path: Path, *, limit_bytes: int | None = None) -> Any:
+def read_json(path: Path, *, limit_bytes: int | None = None, writable_only: bool = False) -> Any:
     """Read a file that no other user could have read or written.
 
     Parameters
@@ -71,6 +71,8 @@ def read_json(path: Path, *, limit_bytes: int | None = None) -> Any:
         The file.
     limit_bytes
         A larger file is not read; ``None`` for no limit.
+    writable_only
+        Whether it is enough that no other user could have written it.
 
     Raises
     ------
@@ -80,7 +82,7 @@ def read_json(path: Path, *, limit_bytes: int | None = None) -> Any:
         It holds no JSON.
     """
     status = path.lstat()
-    if not stat.S_ISREG(status.st_mode) or not is_private(status):
+    if not stat.S_ISREG(status.st_mode) or not is_private(status, writable_only=writable_only):
         raise PermissionError(path)
     if limit_bytes is not None and status.st_size > limit_bytes:
         raise OSError(path)

@@ -61,7 +61,7 @@ def test_what_to_do_about_a_missing_setting_is_found(name: str) -> None:
     sentence = missing_sentence(name)
     found = imperative().search(sentence)
     assert found
-    assert sentence[found.end() :].startswith("Put ")
+    assert sentence[found.end() :].startswith("Run `jupyter ivy login`")
 
 
 def test_a_long_reason_keeps_its_end() -> None:

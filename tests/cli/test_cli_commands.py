@@ -16,7 +16,10 @@ from jupyter_client.manager import KernelManager
 from sandbox_server import RunningSandbox
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMANDS = ["demo", "run", "install", "serve", "status", "create", "terminate", "files", "doctor"]
+COMMANDS = [
+    *("demo", "run", "login", "logout", "install", "serve", "status", "create", "terminate"),
+    *("files", "chats", "doctor"),
+]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -121,6 +121,16 @@ def test_config_tells_value_and_source_but_no_key(
     assert server.token not in text
 
 
+def test_chats_lists_the_chat_of_this_notebook(kernel: KernelDriver) -> None:
+    """A chat is in the list once a cell has used it, with its campaign and the time."""
+    kernel.run("1")
+    (row,) = [line for line in kernel.run("%ivy chats").text().splitlines() if "default" in line]
+    assert kernel.variables["IVY_CHAT_ID"] in row
+    assert kernel.variables["IVY_CAMPAIGN_ID"] in row
+    assert "used by this notebook" in row
+    assert "never" not in row
+
+
 def test_help_names_every_command(kernel: KernelDriver) -> None:
     """``%ivy`` alone and ``%ivy help`` list what there is."""
     for code in ("%ivy", "%ivy help"):

@@ -66,7 +66,8 @@ def test_files_go_there_and_back_beside_the_notebook(kernel: KernelDriver) -> No
     assert cell.text().endswith("\na b.csv\n")
     assert in_sandbox(kernel, "open('inputs/a b.csv').read()") == "'1,2'"
     in_sandbox(kernel, "open('out.bin', 'wb').write(bytes(range(256)))")
-    assert kernel.run("%ivy get out.bin got/").reply["status"] == "ok"
+    cell = kernel.run("%ivy get out.bin got/")
+    assert cell.reply["status"] == "ok", cell.reply
     assert (kernel.home.work / "got/out.bin").read_bytes() == bytes(range(256))
 
 

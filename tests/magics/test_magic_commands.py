@@ -33,6 +33,10 @@ def test_alone_and_with_help_it_tells_the_commands(kernel: MagicKernel) -> None:
         ("%ivy attach", "CHAT"),
         ("%ivy attach a b", "b"),
         ("%ivy attach ..", "chat_id"),
+        ("%ivy chats CHAT", "--name"),
+        ("%ivy chats --name ''", "empty"),
+        ("%ivy chats --default nowhere", "'nowhere'"),
+        ("%ivy chats --forget a --default b", "one of"),
         ("%ivy 'unclosed", "No closing quotation"),
     ],
 )
@@ -115,6 +119,30 @@ def test_attach_switches_the_cells_that_follow_and_back(
     assert server.session_status("s-2")["status"] != "no_sandbox"
     kernel.run(f"%ivy attach {own}")
     assert kernel.ivy("where").result == "'own'"
+
+
+def test_a_chat_is_attached_by_its_name_with_its_campaign(
+    kernel: MagicKernel, server: RunningSandbox, new_chat: Callable[[], str]
+) -> None:
+    """Once named it needs neither id nor campaign again, for ``%%ivy --chat`` either."""
+    own, other = kernel.variables["IVY_CHAT_ID"], new_chat()
+    server.control({"chats": {other: {"owner": "local", "campaign": "c-named"}}})
+    kernel.run(f"%ivy attach {other} --campaign c-named")
+    assert "Wheat" in kernel.run("%ivy chats --name 'Wheat genomes'").text()
+    kernel.run(f"%ivy attach {own}")
+    assert kernel.run("%ivy attach 'wheat GENOMES'").reply["status"] == "ok"
+    assert kernel.ivy("named = 5").reply["status"] == "ok", "created with the campaign of before"
+
+    listed = kernel.run("%ivy chats").text().splitlines()
+    (row,) = [line for line in listed if line.startswith("Wheat genomes")]
+    assert other in row
+    assert "c-named" in row
+    assert "used by this notebook" in row
+    assert [line for line in listed if own in line and "default" in line]
+    kernel.run(f"%ivy attach {own}")
+    assert kernel.ivy("named", "--chat 'Wheat genomes'").result == "5"
+    assert "forgotten" in kernel.run(f"%ivy chats --forget {other}").text()
+    assert other not in kernel.run("%ivy chats").text()
 
 
 def test_an_attach_that_fails_leaves_all_as_it_was(

@@ -25,6 +25,12 @@ ROUTES = [
     ("POST", "ivy/send"),
     ("GET", "ivy/transfers"),
     ("DELETE", "ivy/transfers/1"),
+    ("GET", "ivy/chats"),
+    ("PUT", "ivy/chats/some-id"),
+    ("DELETE", "ivy/chats/some-id"),
+    ("POST", "ivy/chats/some-id/default"),
+    ("GET", "ivy/account"),
+    ("POST", "ivy/account"),
     ("GET", "ivy/anything/else"),
 ]
 
