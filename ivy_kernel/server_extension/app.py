@@ -4,63 +4,24 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from typing import Any, cast
 
 from jupyter_server.auth.decorator import authorized
-from jupyter_server.base.handlers import APIHandler
 from jupyter_server.extension.application import ExtensionApp
-from jupyter_server.extension.handler import ExtensionHandlerMixin
 from tornado import web
 from tornado.iostream import StreamClosedError
 from traitlets.config import Config
 
 from ivy_kernel._version import __version__
-from ivy_kernel.errors import IvyError, RateLimitedError
-from ivy_kernel.server_extension.errors import error_response
+from ivy_kernel.server_extension import chats
 from ivy_kernel.server_extension.sandbox import Action
-from ivy_kernel.server_extension.sandboxes import Listener, SandboxRegistry
+from ivy_kernel.server_extension.sandboxes import (
+    REGISTRY,
+    IvyHandler,
+    Listener,
+    SandboxRegistry,
+)
 from ivy_kernel.server_extension.targets import kernel_lookup
 from ivy_kernel.settings.settings import Ivy
-
-REGISTRY = "ivy_sandbox_registry"
-"""The key of the registry in the settings of the web application."""
-
-
-class IvyHandler(ExtensionHandlerMixin, APIHandler):
-    """Base class of all handlers: access to the registry, and the JSON shape of errors."""
-
-    auth_resource = "ivy"
-    # A panel that asks by itself must not keep an idle server from being culled.
-    _track_activity = False
-
-    @property
-    def registry(self) -> SandboxRegistry:
-        """The sandboxes in use."""
-        registry = cast("SandboxRegistry", self.settings[REGISTRY])
-        if registry.closed:
-            raise web.HTTPError(503)
-        return registry
-
-    def answer(self, value: dict[str, Any]) -> None:
-        """Send a JSON value."""
-        self.set_header("Cache-Control", "no-store")
-        self.finish(json.dumps(value))
-
-    def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """Called by tornado for any exception: sends it in the one shape of errors."""
-        error = (kwargs.get("exc_info") or (None, None, None))[1]
-        status_code, body = error_response(error, status_code)
-        self.set_status(status_code)
-        if isinstance(error, RateLimitedError) and error.retry_after_seconds:
-            self.set_header("Retry-After", f"{error.retry_after_seconds:.0f}")
-        self.answer(body)
-
-    def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
-        """Called by tornado for any exception; our own errors are logged as one line."""
-        if isinstance(value, IvyError):
-            self.log.warning("%s %s: %s", self.request.method, self.request.path, value)
-        else:
-            super().log_exception(typ, value, tb)
 
 
 class SandboxesHandler(IvyHandler):
@@ -158,6 +119,7 @@ ROUTES = [
     (r"/ivy/sandboxes/([^/]+)", SandboxHandler),
     (r"/ivy/sandboxes/([^/]+)/(create|terminate|reconnect)", ActionHandler),
     (r"/ivy/events", EventsHandler),
+    *chats.ROUTES,
     (r"/ivy(?:/.*)?", NothingHandler),  # last: the first pattern that matches counts
 ]
 

@@ -8,14 +8,20 @@ monitor polls the platform at its own intervals. Without a viewer nothing is pol
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from logging import Logger
+from typing import Any, cast
 
+from jupyter_server.base.handlers import APIHandler
+from jupyter_server.extension.handler import ExtensionHandlerMixin
+from tornado import web
 from traitlets.config import Config
 
+from ivy_kernel.errors import IvyError, RateLimitedError
 from ivy_kernel.models import Json
-from ivy_kernel.server_extension.errors import UnknownSandboxError
+from ivy_kernel.server_extension.errors import UnknownSandboxError, error_response
 from ivy_kernel.server_extension.sandbox import Action, SandboxEntry
 from ivy_kernel.server_extension.targets import (
     UNSET_ID,
@@ -26,6 +32,7 @@ from ivy_kernel.server_extension.targets import (
     sandbox_id_of,
 )
 from ivy_kernel.session.kernel_registry import KernelEntry, RegistryReader
+from ivy_kernel.settings.live import LiveSettings
 from ivy_kernel.status.clock import monotonic_seconds
 
 SCAN_SECONDS = 1.0
@@ -91,6 +98,15 @@ class SandboxRegistry:
         self.closed = False
 
     # For the handlers ---------------------------------------------------------------------------
+    @property
+    def live(self) -> LiveSettings:
+        """The settings of this server."""
+        return self._resolver.live
+
+    async def settings_changed(self) -> None:
+        """Apply settings that were just saved, without waiting for the next scan."""
+        await self._scan()
+
     @contextmanager
     def listen(self) -> Iterator[Listener]:
         """Add a viewer for the time of the ``with`` block."""
@@ -280,3 +296,45 @@ def _attachments(
             if row not in rows:
                 rows.append(row)
     return found
+
+
+# For the handlers: the way to the registry --------------------------------------------------------
+REGISTRY = "ivy_sandbox_registry"
+"""The key of the registry in the settings of the web application."""
+
+
+class IvyHandler(ExtensionHandlerMixin, APIHandler):
+    """Base class of all handlers: access to the registry, and the JSON shape of errors."""
+
+    auth_resource = "ivy"
+    # A panel that asks by itself must not keep an idle server from being culled.
+    _track_activity = False
+
+    @property
+    def registry(self) -> SandboxRegistry:
+        """The sandboxes in use."""
+        registry = cast("SandboxRegistry", self.settings[REGISTRY])
+        if registry.closed:
+            raise web.HTTPError(503)
+        return registry
+
+    def answer(self, value: dict[str, Any]) -> None:
+        """Send a JSON value."""
+        self.set_header("Cache-Control", "no-store")
+        self.finish(json.dumps(value))
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        """Called by tornado for any exception: sends it in the one shape of errors."""
+        error = (kwargs.get("exc_info") or (None, None, None))[1]
+        status_code, body = error_response(error, status_code)
+        self.set_status(status_code)
+        if isinstance(error, RateLimitedError) and error.retry_after_seconds:
+            self.set_header("Retry-After", f"{error.retry_after_seconds:.0f}")
+        self.answer(body)
+
+    def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
+        """Called by tornado for any exception; our own errors are logged as one line."""
+        if isinstance(value, IvyError):
+            self.log.warning("%s %s: %s", self.request.method, self.request.path, value)
+        else:
+            super().log_exception(typ, value, tb)
