@@ -12,6 +12,7 @@ import {
   parseAccount,
   parseChats,
   parseErrorBody,
+  parseNotes,
   parseSandbox,
   parseSandboxList
 } from './protocol';
@@ -73,11 +74,12 @@ export class ServerSource implements ISandboxSource, IChatsSource {
     await this._request(chatPath(chatId), { method: 'DELETE' });
   }
 
-  async makeDefault(chatId: string): Promise<void> {
-    await this._request(`${chatPath(chatId)}/default`, {
+  async makeDefault(chatId: string): Promise<readonly string[]> {
+    const response = await this._request(`${chatPath(chatId)}/default`, {
       method: 'POST',
       body: '{}'
     });
+    return parseNotes(await readJSON(response));
   }
 
   async account(): Promise<IAccount> {

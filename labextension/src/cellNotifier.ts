@@ -137,8 +137,13 @@ export class CellNotifier implements IDisposable {
     });
     const end = (how: CellEnd): void => {
       const run = tracker.end(model, how, performance.now());
-      if (run && !panel.isDisposed) {
-        this._tell(panel, run);
+      if (run) {
+        // The notebook, which waits for the same reply, numbers the cell in this turn too.
+        setTimeout(() => {
+          if (!panel.isDisposed) {
+            this._tell(panel, run);
+          }
+        });
       }
     };
     future.done.then(

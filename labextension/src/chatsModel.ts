@@ -30,6 +30,11 @@ export class ChatsModel implements IDisposable {
     return this._problem;
   }
 
+  /** What the person has to know of the last change. */
+  get notes(): readonly string[] {
+    return this._notes;
+  }
+
   /** Whether an answer has come. */
   get isKnown(): boolean {
     return this._isKnown;
@@ -56,7 +61,9 @@ export class ChatsModel implements IDisposable {
 
   /** Write a chat into the settings, as the one that notebooks use. */
   async makeDefault(chatId: string): Promise<boolean> {
-    return this._change(() => this._source.makeDefault(chatId));
+    return this._change(async () => {
+      this._notes = await this._source.makeDefault(chatId);
+    });
   }
 
   /**
@@ -84,6 +91,7 @@ export class ChatsModel implements IDisposable {
   }
 
   private async _change(request: () => Promise<void>): Promise<boolean> {
+    this._notes = [];
     return this._attempt(async () => {
       await request();
       await this._read();
@@ -123,6 +131,7 @@ export class ChatsModel implements IDisposable {
   private _chats: readonly IChat[] = [];
   private _account: IAccount | null = null;
   private _problem: Problem | null = null;
+  private _notes: readonly string[] = [];
   private _isKnown = false;
   private _sequence = 0;
   private _isDisposed = false;

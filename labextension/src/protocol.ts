@@ -255,8 +255,11 @@ export interface IAccount {
   readonly campaignId: string | null;
   readonly configFile: string | null;
   readonly hasRecoupKey: boolean;
+  readonly recoupSessionId: string | null;
   /** What the platform said when the account was checked just now. */
   readonly checked: string | null;
+  /** What the person has to know of what was saved. */
+  readonly notes: readonly string[];
 }
 
 /** What is to be saved; what is left out stays as it is. Its names are those of the settings. */
@@ -294,6 +297,11 @@ export function parseChats(value: unknown): IChat[] | null {
     : null;
 }
 
+/** Read the sentences that come with an answer. */
+export function parseNotes(value: unknown): string[] {
+  return texts(asRecord(value)?.['notes']);
+}
+
 /** Read an account; null when the value is none. */
 export function parseAccount(value: unknown): IAccount | null {
   const body = asRecord(value);
@@ -308,7 +316,9 @@ export function parseAccount(value: unknown): IAccount | null {
     campaignId: text(body['campaign_id']),
     configFile: text(body['config_file']),
     hasRecoupKey: body['has_recoup_key'] === true,
-    checked: text(body['checked'])
+    recoupSessionId: text(body['recoup_session_id']),
+    checked: text(body['checked']),
+    notes: texts(body['notes'])
   };
 }
 

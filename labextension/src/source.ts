@@ -54,7 +54,8 @@ export interface IChatsSource {
     change: { readonly name?: string; readonly campaign_id?: string }
   ): Promise<void>;
   forgetChat(chatId: string): Promise<void>;
-  makeDefault(chatId: string): Promise<void>;
+  /** Write a chat into the settings; gives the sentences that the person has to know. */
+  makeDefault(chatId: string): Promise<readonly string[]>;
   account(): Promise<IAccount>;
   /** Check an account with the platform, and save it if that works. */
   saveAccount(input: IAccountInput): Promise<IAccount>;

@@ -92,6 +92,14 @@ describe('the form for the account', () => {
     expect(field('campaign_id').value).toBe('c-3');
   });
 
+  it('sends that an id was removed', () => {
+    const { form, sent } = show({ account: NO_ACCOUNT });
+    form.update({ ...NO_ACCOUNT, chatId: 'chat-1', campaignId: 'c-1' });
+    type('campaign_id', '');
+    form.node.requestSubmit();
+    expect(sent).toEqual([{ campaign_id: '' }]);
+  });
+
   it('shows an error at its field, which is focused and described by it', async () => {
     const message = 'The key was not accepted: check it.';
     const { form } = show(refused('CredentialsError', message));
@@ -125,7 +133,7 @@ describe('the form for the account', () => {
     const { form, sent } = show({ account: NO_ACCOUNT });
     form.node.requestSubmit();
     expect(sent).toEqual([]);
-    expect(document.body.textContent).toContain('Type a key first.');
+    expect(document.body.textContent).toContain('Nothing was changed');
   });
 });
 

@@ -90,6 +90,7 @@ function show(fields: Partial<IChatsContent> = {}): {
     chats: CHATS,
     isKnown: true,
     problem: null,
+    notes: [],
     currentChatId: 'c-1',
     canUse: true,
     switchingTo: null,
@@ -167,6 +168,7 @@ describe('the list of chats', () => {
       chats: [...CHATS].reverse(),
       isKnown: true,
       problem: null,
+      notes: [],
       currentChatId: 'c-1',
       canUse: true,
       switchingTo: null
@@ -188,7 +190,7 @@ describe('ChatsModel', () => {
       account: () => Promise.resolve(NO_ACCOUNT),
       putChat: () => Promise.resolve(),
       forgetChat: () => Promise.resolve(),
-      makeDefault: () => Promise.resolve(),
+      makeDefault: () => Promise.resolve([]),
       saveAccount: () => Promise.resolve(NO_ACCOUNT),
       ...fields
     };

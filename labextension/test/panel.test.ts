@@ -80,7 +80,7 @@ const chatsSource: IChatsSource = {
   account: () => Promise.resolve(NO_ACCOUNT),
   putChat: () => Promise.resolve(),
   forgetChat: () => Promise.resolve(),
-  makeDefault: () => Promise.resolve(),
+  makeDefault: () => Promise.resolve([]),
   saveAccount: () => Promise.resolve(NO_ACCOUNT)
 };
 

@@ -78,7 +78,9 @@ export const NO_ACCOUNT: IAccount = {
   campaignId: null,
   configFile: '/home/ada/.jupyter/jupyter_ivy_config.json',
   hasRecoupKey: false,
-  checked: null
+  recoupSessionId: null,
+  checked: null,
+  notes: []
 };
 
 export function chat(chatId: string, fields: Partial<IChat> = {}): IChat {

@@ -159,6 +159,7 @@ export class AccountForm {
     };
     fill('chat_id', account?.chatId ?? null);
     fill('campaign_id', account?.campaignId ?? null);
+    fill('recoup_session_id', account?.recoupSessionId ?? null);
     setText(
       this._field('api_key').hint,
       account?.hasKey === true
@@ -195,7 +196,7 @@ export class AccountForm {
     }
     const input = this._take();
     this._showProblem(null, {});
-    if (this._isIncomplete(input)) {
+    if (this._isEmpty(input)) {
       return;
     }
     this._setBusy(true);
@@ -214,7 +215,8 @@ export class AccountForm {
     const input: Partial<Record<AccountField, string>> = {};
     for (const [field, one] of this._fields) {
       const value = one.input.value.trim();
-      if (value !== '') {
+      // What was not changed is not sent: the environment may have set it.
+      if (value !== this._filled.get(field)) {
         input[field] = value;
       }
       if (SECRETS.includes(field)) {
@@ -224,13 +226,16 @@ export class AccountForm {
     return input;
   }
 
-  /** Whether there is no key at all, which needs no platform to be told. */
-  private _isIncomplete(input: IAccountInput): boolean {
+  /** Whether nothing was typed, which needs no platform to be told. */
+  private _isEmpty(input: IAccountInput): boolean {
     if (Object.keys(input).length > 0) {
       return false;
     }
     const { trans } = this._options;
-    this._showError('api_key', trans.__('Type a key first.'));
+    this._showError(
+      'api_key',
+      trans.__('Nothing was changed: type a key, or change an id.')
+    );
     this.focus();
     return true;
   }

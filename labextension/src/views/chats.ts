@@ -18,6 +18,8 @@ export interface IChatsContent {
   readonly isKnown: boolean;
   /** Why the list may be out of date, or what did not work. */
   readonly problem: string | null;
+  /** What the person has to know of the last change. */
+  readonly notes: readonly string[];
   /** The chat of the notebook in front. */
   readonly currentChatId: string | null;
   /** Whether there is a notebook in front that can use another chat. */
@@ -190,7 +192,7 @@ export class ChatsView {
     setText(
       this._progress,
       content.switchingTo === null
-        ? ''
+        ? content.notes.join(' ')
         : trans.__('Switching to %1…', content.switchingTo)
     );
   }

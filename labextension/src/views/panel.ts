@@ -260,6 +260,7 @@ export class SandboxPanel extends Widget {
       chats: chats.chats,
       isKnown: chats.isKnown,
       problem: chats.problem && problemSentence(chats.problem, trans),
+      notes: chats.notes,
       currentChatId: current?.chatId ?? null,
       canUse: this._options.canUseChat(),
       switchingTo: this._options.switchingTo()
@@ -305,7 +306,7 @@ export class SandboxPanel extends Widget {
           where === null ? trans.__('Saved.') : trans.__('Saved in %1.', where);
         setText(
           this._saved,
-          [account.checked, saved].filter(Boolean).join(' ')
+          [account.checked, saved, ...account.notes].filter(Boolean).join(' ')
         );
         setShown(this._saved, true);
         setShown(this._accountSection, false);
