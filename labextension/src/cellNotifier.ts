@@ -293,7 +293,8 @@ export class CellNotifier implements IDisposable {
           Notification.warning(
             trans.__(
               'The browser does not allow it: its settings for this page can change that.'
-            )
+            ),
+            { autoClose: 8000 }
           );
         }
       }

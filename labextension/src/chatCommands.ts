@@ -250,8 +250,8 @@ export function addChatCommands(
       execute: async args => {
         const { chatId, campaignId } = args;
         if (typeof chatId !== 'string') {
-          openPanel();
           panel.openChats();
+          openPanel();
           return;
         }
         const known = chats.chats.find(one => one.chatId === chatId);
@@ -273,8 +273,8 @@ export function addChatCommands(
       icon: ivyIcon,
       describedBy: { args: { type: 'object', properties: {} } },
       execute: () => {
-        openPanel();
         panel.openAccount();
+        openPanel();
       }
     })
   );

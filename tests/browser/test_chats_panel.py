@@ -78,8 +78,8 @@ def option(lab: Lab, name: str) -> Locator:
 
 
 def photograph(lab: Lab, name: str) -> None:
-    """Keep a picture of the window in both themes, where IVY_TEST_PICTURES names a directory."""
-    directory = os.environ.get("IVY_TEST_PICTURES")
+    """Keep a picture of the window in both themes, where PICTURES names a directory."""
+    directory = os.environ.get("PICTURES")
     for theme in ("Dark", "Light") if directory else ():
         lab.execute("apputils:change-theme", theme=f"JupyterLab {theme}")
         lab.page.wait_for_selector(

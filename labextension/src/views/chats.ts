@@ -70,6 +70,7 @@ export class ChatsView {
         action(chat);
       }
     };
+    this._another = this._button(trans.__('Another chat…'), actions.useAnother);
     this._use = this._button(trans.__('Use in this notebook'), () => {
       this._useSelected();
     });
@@ -99,9 +100,7 @@ export class ChatsView {
         this._list,
         this._nothing,
         this._ofSelected,
-        make('div', 'jp-ivy-actions', {}, [
-          this._button(trans.__('Another chat…'), actions.useAnother)
-        ]),
+        make('div', 'jp-ivy-actions', {}, [this._another]),
         this._progress
       ]
     );
@@ -139,7 +138,8 @@ export class ChatsView {
   /** Put the keyboard focus where a chat can be looked for. */
   focus(): void {
     this.node.scrollIntoView({ block: 'nearest' });
-    (this._filter.hidden ? this._list : this._filter).focus();
+    const places = [this._filter, this._list, this._another];
+    places.find(one => !one.hidden)?.focus();
   }
 
   private get _hasFocus(): boolean {
@@ -352,6 +352,7 @@ export class ChatsView {
   private readonly _actions: IChatActions;
   private readonly _filter: HTMLInputElement;
   private readonly _list: HTMLDivElement;
+  private readonly _another: HTMLButtonElement;
   private readonly _use: HTMLButtonElement;
   private readonly _default: HTMLButtonElement;
   private readonly _ofSelected: HTMLDivElement;

@@ -81,6 +81,7 @@ export class SandboxPanel extends Widget {
     );
     account.addEventListener('click', () => {
       this.openAccount();
+      this._focusAsked();
     });
     const header = make('div', 'jp-ivy-panel-header', {}, [
       make('h2', 'jp-ivy-panel-title', {}, [trans.__('Ivy Sandbox')]),
@@ -138,21 +139,19 @@ export class SandboxPanel extends Widget {
     this.refresh();
   }
 
-  /** Show the form for the account, and let it be typed in. */
+  /** Show the form for the account; the panel gives it the focus when it is activated. */
   openAccount(): void {
     setShown(this._saved, false);
-    if (this._welcome.hasAccountForm) {
-      this._firstAccount.focus();
-      return;
+    if (!this._welcome.hasAccountForm) {
+      this._account.clear();
+      setShown(this._accountSection, true);
     }
-    this._account.clear();
-    setShown(this._accountSection, true);
-    this._account.focus();
+    this._askedFocus = 'account';
   }
 
-  /** Let a chat be looked for by keyboard. */
+  /** Let a chat be looked for by keyboard, once the panel is activated and the chats are known. */
   openChats(): void {
-    this._chats.focus();
+    this._askedFocus = 'chats';
   }
 
   /** Draw what the model knows. */
@@ -240,6 +239,27 @@ export class SandboxPanel extends Widget {
 
   protected override onActivateRequest(): void {
     this.node.focus();
+    this._focusAsked();
+  }
+
+  /** Put the keyboard focus where it was asked for, as soon as that can take it. */
+  private _focusAsked(): void {
+    // Whoever has gone elsewhere meanwhile is left there.
+    const isHere = this.node.contains(document.activeElement);
+    if (this._askedFocus === 'account') {
+      this._askedFocus = null;
+      (this._welcome.hasAccountForm
+        ? this._firstAccount
+        : this._account
+      ).focus();
+    } else if (
+      this._askedFocus === 'chats' &&
+      this._options.chats.isKnown &&
+      isHere
+    ) {
+      this._askedFocus = null;
+      this._chats.focus();
+    }
   }
 
   private _onTick(): void {
@@ -412,6 +432,8 @@ export class SandboxPanel extends Widget {
   private readonly _firstAccount: AccountForm;
   private readonly _accountSection = make('section', 'jp-ivy-account');
   private readonly _saved = make('div', 'jp-ivy-saved', { role: 'status' });
+  /** Where the keyboard focus is to go. */
+  private _askedFocus: 'account' | 'chats' | null = null;
   /** What was in use when the chats were asked for. */
   private _askedFor: string | null = null;
   private _offeredId: string | null = null;
