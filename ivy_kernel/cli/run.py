@@ -322,8 +322,7 @@ class NotebookRun:
         self.failed: CellExecutionError | None = None
         self.signal_number = 0
         self.stopped_in = 0
-        # A device such as /dev/stdout gets the notebook once.
-        self._is_saved_often = not target.exists() or target.is_file()
+        self._is_saved_often = not target.exists() or target.is_file()  # a device gets it once
 
     async def execute(self, kernel_arguments: list[str]) -> None:
         """Run it, and write it to its file.
@@ -354,6 +353,7 @@ class NotebookRun:
                 timeout=None,  # a cell may run for hours; the settings hold the limits there are
                 resources={"metadata": {"path": str(self._directory)}},
                 extra_arguments=kernel_arguments,
+                on_cell_executed=_keep_start,
             )
             client.run, client.sockets = self, sockets
             try:
@@ -408,6 +408,12 @@ class NotebookRun:
         name, value = plain(self.failed.ename), plain(self.failed.evalue)
         print_line(f"Cell {self.stopped_in} failed: {name}: {value}", error=True)
         return EXIT_FAILED
+
+
+def _keep_start(cell: Any, cell_index: int, execute_reply: Any) -> None:
+    """Keep when the kernel began a cell, which nbclient leaves out of the times that it keeps."""
+    if started := execute_reply["metadata"].get("started"):
+        cell.metadata["execution"]["shell.execute_reply.started"] = str(started)
 
 
 class _WatchedClient(NotebookClient):

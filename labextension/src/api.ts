@@ -5,17 +5,23 @@ import { ServerConnection } from '@jupyterlab/services';
 
 import {
   type Action,
+  type IAccount,
+  type IAccountInput,
+  type IChat,
   type ISandbox,
+  parseAccount,
+  parseChats,
   parseErrorBody,
+  parseNotes,
   parseSandbox,
   parseSandboxList
 } from './protocol';
-import { type ISandboxSource, SourceError } from './source';
+import { type IChatsSource, type ISandboxSource, SourceError } from './source';
 
 const NAMESPACE = 'ivy';
 
-/** Reads sandboxes from, and acts on them through, the Jupyter server. */
-export class ServerSource implements ISandboxSource {
+/** Reads sandboxes and chats from, and acts on them through, the Jupyter server. */
+export class ServerSource implements ISandboxSource, IChatsSource {
   constructor(settings: ServerConnection.ISettings) {
     this._settings = settings;
   }
@@ -45,6 +51,46 @@ export class ServerSource implements ISandboxSource {
     return sandbox;
   }
 
+  async chats(): Promise<IChat[]> {
+    const response = await this._request('chats', {});
+    const chats = parseChats(await readJSON(response));
+    if (chats === null) {
+      throw new SourceError({ kind: 'bad-answer' });
+    }
+    return chats;
+  }
+
+  async putChat(
+    chatId: string,
+    change: { readonly name?: string; readonly campaign_id?: string }
+  ): Promise<void> {
+    await this._request(chatPath(chatId), {
+      method: 'PUT',
+      body: JSON.stringify(change)
+    });
+  }
+
+  async forgetChat(chatId: string): Promise<void> {
+    await this._request(chatPath(chatId), { method: 'DELETE' });
+  }
+
+  async makeDefault(chatId: string): Promise<readonly string[]> {
+    const response = await this._request(`${chatPath(chatId)}/default`, {
+      method: 'POST',
+      body: '{}'
+    });
+    return parseNotes(await readJSON(response));
+  }
+
+  async account(): Promise<IAccount> {
+    return this._account({});
+  }
+
+  async saveAccount(input: IAccountInput): Promise<IAccount> {
+    const body = JSON.stringify({ ...input, check: true });
+    return this._account({ method: 'POST', body });
+  }
+
   async *events(signal: AbortSignal): AsyncGenerator<string> {
     const response = await this._request('events', {
       headers: { Accept: 'text/event-stream' },
@@ -72,6 +118,15 @@ export class ServerSource implements ISandboxSource {
     }
   }
 
+  private async _account(init: RequestInit): Promise<IAccount> {
+    const response = await this._request('account', init);
+    const account = parseAccount(await readJSON(response));
+    if (account === null) {
+      throw new SourceError({ kind: 'bad-answer' });
+    }
+    return account;
+  }
+
   private async _request(path: string, init: RequestInit): Promise<Response> {
     const url = URLExt.join(this._settings.baseUrl, NAMESPACE, path);
     let response: Response;
@@ -87,6 +142,10 @@ export class ServerSource implements ISandboxSource {
   }
 
   private readonly _settings: ServerConnection.ISettings;
+}
+
+function chatPath(chatId: string): string {
+  return `chats/${encodeURIComponent(chatId)}`;
 }
 
 function asSourceError(error: unknown): SourceError {
@@ -107,7 +166,11 @@ async function readJSON(response: Response): Promise<unknown> {
 async function refusal(response: Response): Promise<SourceError> {
   const error = parseErrorBody(await readJSON(response));
   if (error !== null) {
-    return new SourceError({ kind: 'refused', message: error.message });
+    return new SourceError({
+      kind: 'refused',
+      message: error.message,
+      errorKind: error.kind
+    });
   }
   switch (response.status) {
     case 401:

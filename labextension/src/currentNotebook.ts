@@ -2,6 +2,7 @@
 
 import type { ISessionContext } from '@jupyterlab/apputils';
 import type { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
+import type { Kernel } from '@jupyterlab/services';
 import type { IDisposable } from '@lumino/disposable';
 import { type ISignal, Signal } from '@lumino/signaling';
 
@@ -38,6 +39,16 @@ export class CurrentNotebook implements IDisposable {
   /** The kernel of the notebook in front. */
   get kernelId(): string | null {
     return this._context?.session?.kernel?.id ?? null;
+  }
+
+  /** The connection to it. */
+  get kernel(): Kernel.IKernelConnection | null {
+    return this._context?.session?.kernel ?? null;
+  }
+
+  /** The name of the notebook in front; empty without one. */
+  get name(): string {
+    return this._context?.name ?? '';
   }
 
   /** The open notebook that a kernel belongs to. */

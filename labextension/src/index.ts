@@ -18,6 +18,9 @@ import { IStatusBar } from '@jupyterlab/statusbar';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
 import { ServerSource } from './api';
+import { addChatCommands, ChatCommandIDs, ChatSwitch } from './chatCommands';
+import { CellCommandIDs, CellNotifier } from './cellNotifier';
+import { ChatsModel } from './chatsModel';
 import { addCommands, CommandIDs, pickSandbox } from './commands';
 import { CurrentNotebook } from './currentNotebook';
 import { ivyIcon } from './icons';
@@ -69,11 +72,20 @@ const plugin: JupyterFrontEndPlugin<void> = {
   ): void => {
     const trans = (translator ?? nullTranslator).load('ivy-kernel');
     const { commands, serviceManager, shell } = app;
-    const model = new SandboxModel({
-      source: new ServerSource(serviceManager.serverSettings)
-    });
+    const source = new ServerSource(serviceManager.serverSettings);
+    const model = new SandboxModel({ source });
+    const chats = new ChatsModel(source);
     const ticker = new Ticker();
     const current = new CurrentNotebook(notebooks);
+    const chatOptions = {
+      app,
+      chats,
+      current,
+      model,
+      trans,
+      kernelName: KERNEL_NAME
+    };
+    const chatSwitch = new ChatSwitch(chatOptions);
 
     const openPanel = (): void => {
       shell.activateById(PANEL_ID);
@@ -87,6 +99,9 @@ const plugin: JupyterFrontEndPlugin<void> = {
         ticker,
         trans,
         isCurrent: sandbox => current.isIn(sandbox),
+        chats,
+        canUseChat: () => chatSwitch.canUse,
+        switchingTo: () => chatSwitch.switchingTo,
         actions: {
           act: (id, action) => {
             void commands.execute(`ivy:${action}`, { id });
@@ -106,7 +121,8 @@ const plugin: JupyterFrontEndPlugin<void> = {
           },
           restartSession: (id, kernelId) => {
             void commands.execute(CommandIDs.restartSession, { id, kernelId });
-          }
+          },
+          chats: chatSwitch
         }
       },
       DEFAULT_PREFERENCES
@@ -149,7 +165,22 @@ const plugin: JupyterFrontEndPlugin<void> = {
       openPanel,
       isPanelVisible
     });
-    for (const command of Object.values(CommandIDs)) {
+    addChatCommands(chatOptions, chatSwitch, panel, openPanel);
+    const cellNotifier = new CellNotifier({
+      app,
+      notebooks,
+      trans,
+      isOurs: kernelId =>
+        model.sandboxes.some(sandbox =>
+          sandbox.sessions.some(session => session.kernelId === kernelId)
+        ),
+      kernelName: KERNEL_NAME
+    });
+    for (const command of [
+      ...Object.values(CommandIDs),
+      ...Object.values(ChatCommandIDs),
+      ...Object.values(CellCommandIDs)
+    ]) {
       palette?.addItem({ command, category: trans.__('Ivy Sandbox') });
     }
     const notifier = new SandboxNotifier({
@@ -167,6 +198,9 @@ const plugin: JupyterFrontEndPlugin<void> = {
     ticker.ticked.connect(() => {
       model.checkClock();
     });
+    chatSwitch.changed.connect(() => {
+      panel.refresh();
+    });
     current.changed.connect(() => {
       panel.refresh();
       statusItem.refresh();
@@ -178,6 +212,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
       notifier.thresholds = preferences.notifies
         ? preferences.thresholds
         : null;
+      cellNotifier.preferences = preferences.cells;
       panel.preferences = preferences;
       statusItem.preferences = preferences;
     };

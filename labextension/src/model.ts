@@ -7,7 +7,7 @@ import { type ISignal, Signal } from '@lumino/signaling';
 import { ageStatus, type IReading, readStatus, SleepWatch } from './countdown';
 import { DEFAULT_INTERVALS, type IIntervals } from './preferences';
 import { type Action, type ISandbox, isTransitional } from './protocol';
-import { type ISandboxSource, type Problem, SourceError } from './source';
+import { type ISandboxSource, type Problem, problemOf } from './source';
 import { SandboxStream, type IStreamPlatform } from './stream';
 
 /** The longest wait between two attempts while the server fails. */
@@ -277,8 +277,4 @@ export class SandboxModel implements IDisposable {
   private _sequence = 0;
   private _wantsFresh = false;
   private _isDisposed = false;
-}
-
-function problemOf(error: unknown): Problem {
-  return error instanceof SourceError ? error.problem : { kind: 'bad-answer' };
 }

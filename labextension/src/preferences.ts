@@ -19,6 +19,16 @@ export interface IIntervals {
   readonly restMs: number;
 }
 
+/** What happens about cells that take long. */
+export interface ICellPreferences {
+  /** From which time on the end of a run is told; null for never. */
+  readonly notifyAfterMs: number | null;
+  /** Whether the operating system tells it too, where the browser may ask it to. */
+  readonly usesSystem: boolean;
+  /** Whether the time that each cell took is kept in the notebook. */
+  readonly recordsTiming: boolean;
+}
+
 export interface IPreferences {
   readonly intervals: IIntervals;
   readonly thresholds: IThresholds;
@@ -27,6 +37,7 @@ export interface IPreferences {
   readonly showsStatusItem: boolean;
   readonly showsStatusCountdown: boolean;
   readonly facts: IFactsShown;
+  readonly cells: ICellPreferences;
 }
 
 export const ALL_FACTS: IFactsShown = {
@@ -47,7 +58,8 @@ export const DEFAULT_PREFERENCES: IPreferences = {
   notifies: true,
   showsStatusItem: true,
   showsStatusCountdown: true,
-  facts: ALL_FACTS
+  facts: ALL_FACTS,
+  cells: { notifyAfterMs: 60_000, usesSystem: true, recordsTiming: true }
 };
 
 type Settings = Readonly<Record<string, unknown>>;
@@ -64,6 +76,7 @@ export function readPreferences(settings: Settings): IPreferences {
   const warnings = group('warnings');
   const statusBar = group('statusBar');
   const details = group('details');
+  const cells = group('cells');
   const { intervals, thresholds } = DEFAULT_PREFERENCES;
   const ms = (value: unknown, unitMs: number, fallbackMs: number): number =>
     typeof value === 'number' && value > 0 && Number.isFinite(value)
@@ -94,6 +107,14 @@ export function readPreferences(settings: Settings): IPreferences {
       uptime: details['uptime'] !== false,
       lastActivity: details['lastActivity'] !== false,
       platform: details['platform'] !== false
+    },
+    cells: {
+      notifyAfterMs:
+        cells['notifyAfterSeconds'] === 0
+          ? null
+          : ms(cells['notifyAfterSeconds'], 1000, 60_000),
+      usesSystem: cells['systemNotifications'] !== false,
+      recordsTiming: cells['recordTiming'] !== false
     }
   };
 }

@@ -234,6 +234,94 @@ export function parseErrorBody(value: unknown): IErrorBody | null {
   return { kind: text(error?.['kind']) ?? 'IvyError', message };
 }
 
+/** A chat that this person has used. */
+export interface IChat {
+  readonly chatId: string;
+  /** The name that the person gave it; the id where there is none. */
+  readonly name: string;
+  readonly campaignId: string | null;
+  /** Epoch ms on the server's clock. */
+  readonly lastUsedMs: number | null;
+  readonly isDefault: boolean;
+  readonly isLocal: boolean;
+}
+
+/** What the server's settings say of the account; never a key, nor a part of one. */
+export interface IAccount {
+  readonly hasKey: boolean;
+  /** Where the key comes from, in words. */
+  readonly keySource: string | null;
+  readonly chatId: string | null;
+  readonly campaignId: string | null;
+  readonly configFile: string | null;
+  readonly hasRecoupKey: boolean;
+  readonly recoupSessionId: string | null;
+  /** What the platform said when the account was checked just now. */
+  readonly checked: string | null;
+  /** What the person has to know of what was saved. */
+  readonly notes: readonly string[];
+}
+
+/** What is to be saved; what is left out stays as it is. Its names are those of the settings. */
+export interface IAccountInput {
+  readonly api_key?: string;
+  readonly chat_id?: string;
+  readonly campaign_id?: string;
+  readonly recoup_api_key?: string;
+  readonly recoup_session_id?: string;
+}
+
+function parseChat(value: unknown): IChat | null {
+  const body = asRecord(value);
+  const chatId = text(body?.['chat_id']);
+  if (!body || chatId === null) {
+    return null;
+  }
+  return {
+    chatId,
+    name: text(body['name']) ?? chatId,
+    campaignId: text(body['campaign_id']),
+    lastUsedMs: epochMs(Date.parse(text(body['last_used']) ?? '')),
+    isDefault: body['is_default'] === true,
+    isLocal: body['is_local'] === true
+  };
+}
+
+/** Read a list of chats; null when the value is none. */
+export function parseChats(value: unknown): IChat[] | null {
+  const list = asRecord(value)?.['chats'];
+  return Array.isArray(list)
+    ? (list as unknown[])
+        .map(parseChat)
+        .filter((chat): chat is IChat => chat !== null)
+    : null;
+}
+
+/** Read the sentences that come with an answer. */
+export function parseNotes(value: unknown): string[] {
+  return texts(asRecord(value)?.['notes']);
+}
+
+/** Read an account; null when the value is none. */
+export function parseAccount(value: unknown): IAccount | null {
+  const body = asRecord(value);
+  const hasKey = flag(body?.['has_key']);
+  if (!body || hasKey === null) {
+    return null;
+  }
+  return {
+    hasKey,
+    keySource: text(body['key_source']),
+    chatId: text(body['chat_id']),
+    campaignId: text(body['campaign_id']),
+    configFile: text(body['config_file']),
+    hasRecoupKey: body['has_recoup_key'] === true,
+    recoupSessionId: text(body['recoup_session_id']),
+    checked: text(body['checked']),
+    notes: texts(body['notes'])
+  };
+}
+
 /** Whether the state changes by itself before long. */
 export function isTransitional(state: SandboxState): boolean {
   return (

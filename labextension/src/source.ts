@@ -1,7 +1,13 @@
 /** Where the model gets sandboxes from, and the reasons why there may be none. */
 
 import type { ITranslate } from './format';
-import type { Action, ISandbox } from './protocol';
+import type {
+  Action,
+  IAccount,
+  IAccountInput,
+  IChat,
+  ISandbox
+} from './protocol';
 
 /** Why there is no data, or none that is fresh. */
 export type Problem =
@@ -14,7 +20,12 @@ export type Problem =
   /** Something answered that is not the server extension. */
   | { readonly kind: 'bad-answer' }
   /** The server extension says why not, in a sentence for the user. */
-  | { readonly kind: 'refused'; readonly message: string };
+  | {
+      readonly kind: 'refused';
+      readonly message: string;
+      /** The class of the server's error. */
+      readonly errorKind?: string;
+    };
 
 export class SourceError extends Error {
   constructor(readonly problem: Problem) {
@@ -32,6 +43,27 @@ export interface ISandboxSource {
   act(id: string, action: Action): Promise<ISandbox>;
   /** The chunks of the event stream, until it ends or is aborted. */
   events(signal: AbortSignal): AsyncIterable<string>;
+}
+
+/** Where the chats and the account come from. */
+export interface IChatsSource {
+  chats(): Promise<IChat[]>;
+  /** Change what is remembered of a chat; a chat that is not remembered yet is from now on. */
+  putChat(
+    chatId: string,
+    change: { readonly name?: string; readonly campaign_id?: string }
+  ): Promise<void>;
+  forgetChat(chatId: string): Promise<void>;
+  /** Write a chat into the settings; gives the sentences that the person has to know. */
+  makeDefault(chatId: string): Promise<readonly string[]>;
+  account(): Promise<IAccount>;
+  /** Check an account with the platform, and save it if that works. */
+  saveAccount(input: IAccountInput): Promise<IAccount>;
+}
+
+/** The problem that an error of a source stands for. */
+export function problemOf(error: unknown): Problem {
+  return error instanceof SourceError ? error.problem : { kind: 'bad-answer' };
 }
 
 /** A problem, in one sentence that says what to do. */

@@ -11,18 +11,25 @@ const files = import.meta.glob<string>('../src/**/*.ts', {
 const LAYERS: readonly (readonly RegExp[])[] = [
   [/^protocol$/, /^sse$/],
   [/^countdown$/],
-  [/^format$/, /^warnings$/, /^preferences$/],
+  [/^format$/, /^warnings$/, /^preferences$/, /^cells$/],
   [/^source$/],
   [/^api$/, /^stream$/],
-  [/^model$/],
+  [/^model$/, /^chatsModel$/],
   [/^icons$/, /^views\//],
-  [/^currentNotebook$/, /^notifications$/, /^commands$/, /^widget\//],
+  [
+    /^currentNotebook$/,
+    /^notifications$/,
+    /^cellNotifier$/,
+    /^commands$/,
+    /^chatCommands$/,
+    /^widget\//
+  ],
   [/^index$/]
 ];
 
 /** What the notebook widget is made of, which no package of JupyterLab may get into. */
 const PURE =
-  /^(protocol|sse|countdown|format|warnings|preferences|widget\/.*|views\/(dom|banner|card|chip|start|deadlines|facts|actions|sessions|welcome))$/;
+  /^(protocol|sse|countdown|format|warnings|preferences|cells|widget\/.*|views\/(dom|banner|card|chip|start|deadlines|facts|actions|sessions|welcome|account|chats))$/;
 
 function layerOf(name: string): number {
   return LAYERS.findIndex(layer => layer.some(one => one.test(name)));

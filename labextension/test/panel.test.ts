@@ -5,13 +5,18 @@ import { MessageLoop } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
 import { afterEach, describe, expect, it, vi } from 'vitest';
 
+import { ChatsModel } from '../src/chatsModel';
 import { SandboxModel } from '../src/model';
 import { DEFAULT_PREFERENCES } from '../src/preferences';
 import { type Action, type ISandbox, parseSandbox } from '../src/protocol';
-import { type ISandboxSource, SourceError } from '../src/source';
+import {
+  type IChatsSource,
+  type ISandboxSource,
+  SourceError
+} from '../src/source';
 import { type IPanelActions, SandboxPanel } from '../src/views/panel';
 import { Ticker } from '../src/views/ticker';
-import { sandbox, sandboxBody, STARTING } from './samples';
+import { NO_ACCOUNT, sandbox, sandboxBody, STARTING } from './samples';
 
 vi.hoisted(() => {
   // Lumino looks for it when it is loaded, and jsdom has none.
@@ -59,7 +64,24 @@ const actions = {
   copyText: vi.fn<IPanelActions['copyText']>(),
   openNotebook: vi.fn<IPanelActions['openNotebook']>(),
   newNotebook: vi.fn<IPanelActions['newNotebook']>(),
-  restartSession: vi.fn<IPanelActions['restartSession']>()
+  restartSession: vi.fn<IPanelActions['restartSession']>(),
+  chats: {
+    use: vi.fn<IPanelActions['chats']['use']>(),
+    useAnother: vi.fn<IPanelActions['chats']['useAnother']>(),
+    rename: vi.fn<IPanelActions['chats']['rename']>(),
+    makeDefault: vi.fn<IPanelActions['chats']['makeDefault']>(),
+    forget: vi.fn<IPanelActions['chats']['forget']>()
+  }
+};
+
+/** A server that has not said which chats there are. */
+const chatsSource: IChatsSource = {
+  chats: () => new Promise(() => undefined),
+  account: () => Promise.resolve(NO_ACCOUNT),
+  putChat: () => Promise.resolve(),
+  forgetChat: () => Promise.resolve(),
+  makeDefault: () => Promise.resolve([]),
+  saveAccount: () => Promise.resolve(NO_ACCOUNT)
 };
 
 let open: { panel: SandboxPanel; model: SandboxModel } | null = null;
@@ -89,7 +111,10 @@ async function show(
       ticker: new Ticker(),
       trans: nullTranslator.load('ivy-kernel'),
       actions,
-      isCurrent: () => false
+      isCurrent: () => false,
+      chats: new ChatsModel(chatsSource),
+      canUseChat: () => true,
+      switchingTo: () => null
     },
     DEFAULT_PREFERENCES
   );
@@ -127,8 +152,8 @@ describe('the empty state', () => {
     const { panel, source } = await show(sandbox(OFFERED, NOT_STARTED));
     expect(titles(panel)).toEqual([
       'Try it without an account',
-      'Use it from a notebook',
-      'Use your account'
+      'Use your account',
+      'Use it from a notebook'
     ]);
     expect(panel.node.textContent).toContain('No sandbox is in use.');
     expect(source.acts).toEqual([]);
@@ -158,9 +183,8 @@ describe('the empty state', () => {
     const message = 'The local sandbox did not start; its log is here.';
     source.answerAct(new SourceError({ kind: 'refused', message }));
     await vi.waitFor(() => {
-      expect(panel.node.querySelector('[role=alert]')?.textContent).toBe(
-        message
-      );
+      const alerts = [...panel.node.querySelectorAll('[role=alert]')];
+      expect(alerts.find(isSeen)?.textContent).toBe(message);
     });
     button(panel, 'Create')?.click();
     expect(source.acts).toHaveLength(2);

@@ -1,6 +1,8 @@
 /** Documents as the server extension sends them. */
 
 import {
+  type IAccount,
+  type IChat,
   type ISandbox,
   type IStatus,
   parseSandbox,
@@ -67,4 +69,28 @@ export function sandbox(fields: Fields = {}, state: Fields = {}): ISandbox {
     throw new Error('The sample is no sandbox');
   }
   return parsed;
+}
+
+export const NO_ACCOUNT: IAccount = {
+  hasKey: false,
+  keySource: null,
+  chatId: null,
+  campaignId: null,
+  configFile: '/home/ada/.jupyter/jupyter_ivy_config.json',
+  hasRecoupKey: false,
+  recoupSessionId: null,
+  checked: null,
+  notes: []
+};
+
+export function chat(chatId: string, fields: Partial<IChat> = {}): IChat {
+  return {
+    chatId,
+    name: chatId,
+    campaignId: null,
+    lastUsedMs: null,
+    isDefault: false,
+    isLocal: false,
+    ...fields
+  };
 }

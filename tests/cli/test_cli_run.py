@@ -67,6 +67,21 @@ def test_run_writes_the_executed_notebook_beside_the_original(ivy) -> None:
     assert "a.executed.ipynb" in answer.stderr
 
 
+def test_the_time_of_each_cell_is_kept(ivy) -> None:
+    """Under JupyterLab's own keys, also of a cell that failed; not of one that was not run."""
+    write_notebook(ivy.home.work / "a.ipynb", "1", "1 / 0", "2")
+    ivy("run", "a.ipynb", "--no-progress")
+    times = [
+        cell["metadata"].get("execution", {})
+        for cell in cells_of(ivy.home.work / "a.executed.ipynb")
+    ]
+    keys = {"iopub.status.busy", "iopub.execute_input", "iopub.status.idle"}
+    keys |= {"shell.execute_reply", "shell.execute_reply.started"}
+    assert [set(one) for one in times] == [keys, keys, set()]
+    begun, ended = (times[0][f"shell.execute_reply{end}"] for end in (".started", ""))
+    assert begun.rstrip("Z")[:19] <= ended.rstrip("Z")[:19]
+
+
 def test_run_takes_an_output_path_and_can_be_quiet(ivy, tmp_path: Path) -> None:
     """``--output`` names the file; ``--no-progress`` leaves the bar out; other files stay."""
     write_notebook(ivy.home.work / "a.ipynb", "print('ü')")

@@ -130,6 +130,7 @@ def test_nbclient_runs_the_quickstart(set_variables: Callable[..., str], quickst
     executed = run(nbformat.read(quickstart, as_version=4))
     code_cells = [cell for cell in executed.cells if cell.cell_type == "code"]
     assert all(cell.execution_count for cell in code_cells)
+    assert all("shell.execute_reply" in cell.metadata.execution for cell in code_cells)
     types = {kind for c in code_cells for o in c.outputs for kind in o.get("data", {})}
     assert "image/png" in types or "image/svg+xml" in types
     assert "text/html" in types
@@ -147,7 +148,9 @@ def test_papermill_runs_the_quickstart(
     )
     saved = nbformat.read(output, as_version=4)
     assert saved.metadata.papermill.exception is None
-    assert all(c.execution_count for c in saved.cells if c.cell_type == "code")
+    code_cells = [cell for cell in saved.cells if cell.cell_type == "code"]
+    assert all(cell.execution_count for cell in code_cells)
+    assert all("iopub.status.idle" in cell.metadata.execution for cell in code_cells)
 
 
 def test_papermill_fails_with_a_failing_cell(

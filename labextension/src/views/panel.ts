@@ -4,13 +4,16 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import type { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
 
+import type { ChatsModel } from '../chatsModel';
 import { adviceIn } from '../format';
 import type { SandboxModel } from '../model';
 import type { IPreferences } from '../preferences';
 import { type Action, isOffer, type ISandbox } from '../protocol';
 import { problemSentence } from '../source';
+import { AccountForm } from './account';
 import { Banner } from './banner';
 import { SandboxCard } from './card';
+import { ChatsView, type IChatActions } from './chats';
 import { make, makeIcon, setShown, setText } from './dom';
 import { SessionsView } from './sessions';
 import type { Ticker } from './ticker';
@@ -26,6 +29,7 @@ export interface IPanelActions {
   readonly openNotebook: (path: string) => void;
   readonly newNotebook: () => void;
   readonly restartSession: (id: string, kernelId: string) => void;
+  readonly chats: IChatActions;
 }
 
 export interface IPanelOptions {
@@ -35,6 +39,11 @@ export interface IPanelOptions {
   readonly actions: IPanelActions;
   /** Whether the notebook in front runs in this sandbox. */
   readonly isCurrent: (sandbox: ISandbox) => boolean;
+  readonly chats: ChatsModel;
+  /** Whether the notebook in front can use another chat. */
+  readonly canUseChat: () => boolean;
+  /** The name of the chat that the notebook in front is being switched to. */
+  readonly switchingTo: () => string | null;
 }
 
 interface IEntry {
@@ -61,32 +70,66 @@ export class SandboxPanel extends Widget {
     refresh.addEventListener('click', () => {
       void model.refresh(true);
     });
+    const account = make(
+      'button',
+      'jp-ivy-link jp-ivy-account-link',
+      {
+        type: 'button',
+        title: trans.__('Key, chat and campaign that notebooks use')
+      },
+      [trans.__('Account…')]
+    );
+    account.addEventListener('click', () => {
+      this.openAccount();
+      this._focusAsked();
+    });
     const header = make('div', 'jp-ivy-panel-header', {}, [
       make('h2', 'jp-ivy-panel-title', {}, [trans.__('Ivy Sandbox')]),
+      account,
       refresh
     ]);
-    this._welcome = new WelcomeView(trans, {
-      newNotebook: actions.newNotebook,
-      copy: actions.copyText,
-      useLocal: () => {
-        if (this._offeredId !== null) {
-          actions.act(this._offeredId, 'create');
-        }
-      }
+    this._account = this._makeAccountForm('jp-ivy-account', () => {
+      setShown(this._accountSection, false);
+      account.focus();
     });
+    this._firstAccount = this._makeAccountForm('jp-ivy-first-account');
+    this._accountSection.append(
+      make('h3', 'jp-ivy-section-title', {}, [trans.__('Account')]),
+      this._account.node
+    );
+    setShown(this._accountSection, false);
+    setShown(this._saved, false);
+    this._chats = new ChatsView(trans, actions.chats);
+    this._welcome = new WelcomeView(
+      trans,
+      {
+        newNotebook: actions.newNotebook,
+        copy: actions.copyText,
+        useLocal: () => {
+          if (this._offeredId !== null) {
+            actions.act(this._offeredId, 'create');
+          }
+        }
+      },
+      this._firstAccount.node
+    );
     this.node.append(
       header,
       make('div', 'jp-ivy-panel-body', {}, [
+        this._saved,
+        this._accountSection,
         this._problem.node,
         this._placeholder,
         this._list,
-        this._welcome.node
+        this._welcome.node,
+        this._chats.node
       ])
     );
     this.node.tabIndex = -1;
     this.node.setAttribute('role', 'region');
     this.node.setAttribute('aria-label', trans.__('Ivy Sandbox'));
     model.changed.connect(this.refresh, this);
+    options.chats.changed.connect(this._drawChats, this);
     ticker.ticked.connect(this._onTick, this);
     this.refresh();
   }
@@ -96,8 +139,29 @@ export class SandboxPanel extends Widget {
     this.refresh();
   }
 
+  /** Show the form for the account; the panel gives it the focus when it is activated. */
+  openAccount(): void {
+    setShown(this._saved, false);
+    if (!this._welcome.hasAccountForm) {
+      this._account.clear();
+      setShown(this._accountSection, true);
+    }
+    this._askedFocus = 'account';
+  }
+
+  /** Let a chat be looked for by keyboard, once the panel is activated and the chats are known. */
+  openChats(): void {
+    this._askedFocus = 'chats';
+  }
+
   /** Draw what the model knows. */
   refresh(): void {
+    this._drawSandboxes();
+    this._drawChats();
+    this._askForChats();
+  }
+
+  private _drawSandboxes(): void {
     const { model, trans } = this._options;
     const { knowledge } = model;
     const now = performance.now();
@@ -161,17 +225,41 @@ export class SandboxPanel extends Widget {
       return;
     }
     this._options.model.changed.disconnect(this.refresh, this);
+    this._options.chats.changed.disconnect(this._drawChats, this);
     this._options.ticker.ticked.disconnect(this._onTick, this);
     super.dispose();
   }
 
   protected override onAfterShow(message: Message): void {
     super.onAfterShow(message);
+    this._askedFor = null;
+    this._askForChats();
     this._onTick();
   }
 
   protected override onActivateRequest(): void {
     this.node.focus();
+    this._focusAsked();
+  }
+
+  /** Put the keyboard focus where it was asked for, as soon as that can take it. */
+  private _focusAsked(): void {
+    // Whoever has gone elsewhere meanwhile is left there.
+    const isHere = this.node.contains(document.activeElement);
+    if (this._askedFocus === 'account') {
+      this._askedFocus = null;
+      (this._welcome.hasAccountForm
+        ? this._firstAccount
+        : this._account
+      ).focus();
+    } else if (
+      this._askedFocus === 'chats' &&
+      this._options.chats.isKnown &&
+      isHere
+    ) {
+      this._askedFocus = null;
+      this._chats.focus();
+    }
   }
 
   private _onTick(): void {
@@ -181,6 +269,73 @@ export class SandboxPanel extends Widget {
         card.tick(now);
       }
     }
+  }
+
+  private _drawChats(): void {
+    const { chats, model, trans } = this._options;
+    const current = model.sandboxes.find(one => this._options.isCurrent(one));
+    this._account.update(chats.account);
+    this._firstAccount.update(chats.account);
+    this._chats.update({
+      chats: chats.chats,
+      isKnown: chats.isKnown,
+      problem: chats.problem && problemSentence(chats.problem, trans),
+      notes: chats.notes,
+      currentChatId: current?.chatId ?? null,
+      canUse: this._options.canUseChat(),
+      switchingTo: this._options.switchingTo()
+    });
+    // Without an account and without a chat there is nothing to pick from.
+    setShown(
+      this._chats.node,
+      chats.isKnown && (chats.chats.length > 0 || !this._welcome.hasAccountForm)
+    );
+  }
+
+  /** Ask for the chats when the panel is seen, and what is in use has changed. */
+  private _askForChats(): void {
+    if (!this.isVisible) {
+      return;
+    }
+    const inUse = JSON.stringify(
+      this._options.model.sandboxes.map(one => [
+        one.chatId,
+        one.isDefault,
+        one.hasAccount,
+        one.sessions.length
+      ])
+    );
+    if (inUse !== this._askedFor) {
+      this._askedFor = inUse;
+      void this._options.chats.refresh();
+    }
+  }
+
+  private _makeAccountForm(
+    idPrefix: string,
+    onCancel?: () => void
+  ): AccountForm {
+    const { chats, model, trans } = this._options;
+    return new AccountForm({
+      trans,
+      idPrefix,
+      save: input => chats.saveAccount(input),
+      onSaved: account => {
+        const where = account.configFile;
+        const saved =
+          where === null ? trans.__('Saved.') : trans.__('Saved in %1.', where);
+        setText(
+          this._saved,
+          [account.checked, saved, ...account.notes].filter(Boolean).join(' ')
+        );
+        setShown(this._saved, true);
+        setShown(this._accountSection, false);
+        // The form that had the focus is gone.
+        this.node.focus();
+        void model.refresh(true);
+      },
+      ...(onCancel ? { onCancel } : {})
+    });
   }
 
   /** The local sandbox while it is offered: an attempt, also one that failed, is shown as a card. */
@@ -271,6 +426,16 @@ export class SandboxPanel extends Widget {
   private readonly _placeholder = make('p', 'jp-ivy-placeholder');
   private readonly _list = make('div', 'jp-ivy-cards');
   private readonly _welcome: WelcomeView;
+  private readonly _chats: ChatsView;
+  private readonly _account: AccountForm;
+  /** The form in the welcome of somebody who has no account yet. */
+  private readonly _firstAccount: AccountForm;
+  private readonly _accountSection = make('section', 'jp-ivy-account');
+  private readonly _saved = make('div', 'jp-ivy-saved', { role: 'status' });
+  /** Where the keyboard focus is to go. */
+  private _askedFocus: 'account' | 'chats' | null = null;
+  /** What was in use when the chats were asked for. */
+  private _askedFor: string | null = null;
   private _offeredId: string | null = null;
   private _preferences: IPreferences;
 }

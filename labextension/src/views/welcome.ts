@@ -19,15 +19,15 @@ export type LocalSandbox = 'offered' | 'there' | 'explained' | 'unmentioned';
 /** The setting that makes everything use the local sandbox. */
 const LOCAL_SETTING = 'IVY_API_URL=local';
 
-/** What an account needs in the configuration file. */
-const ACCOUNT_SETTINGS = JSON.stringify(
-  { Ivy: { api_key: '', chat_id: '', campaign_id: '' } },
-  null,
-  2
-);
-
 export class WelcomeView {
-  constructor(trans: ITranslate, actions: IWelcomeActions) {
+  /**
+   * @param accountForm - Where key, chat and campaign are typed.
+   */
+  constructor(
+    trans: ITranslate,
+    actions: IWelcomeActions,
+    accountForm: HTMLElement
+  ) {
     this._trans = trans;
     this._useLocal = button(trans.__('Use the local sandbox'));
     this._useLocal.classList.add('jp-mod-primary');
@@ -37,10 +37,6 @@ export class WelcomeView {
     const copySetting = button(trans.__('Copy setting'));
     copySetting.addEventListener('click', () => {
       actions.copy(LOCAL_SETTING);
-    });
-    const copySettings = button(trans.__('Copy settings'));
-    copySettings.addEventListener('click', () => {
-      actions.copy(ACCOUNT_SETTINGS);
     });
     this._offer = part(trans.__('Try it without an account'), [
       trans.__(
@@ -57,18 +53,17 @@ export class WelcomeView {
     ]);
     this._account = part(trans.__('Use your account'), [
       trans.__(
-        'Put key, chat and campaign into the file jupyter_ivy_config.json, in a folder that “jupyter --paths” lists under config. No restart is needed.'
+        'Key, chat and campaign are checked with the platform, and kept in a file on the Jupyter server that only you can read. No restart is needed.'
       ),
-      make('pre', 'jp-ivy-setting', {}, [ACCOUNT_SETTINGS]),
-      copySettings
+      accountForm
     ]);
     this.node = make('section', 'jp-ivy-welcome', {}, [
       this._offer,
+      this._account,
       part(trans.__('Use it from a notebook'), [
         this._where,
         this._newNotebook
       ]),
-      this._account,
       this._explanation
     ]);
   }
@@ -78,6 +73,11 @@ export class WelcomeView {
   /** Whether the button that starts the local sandbox has the keyboard focus. */
   get hasFocusOnOffer(): boolean {
     return document.activeElement === this._useLocal;
+  }
+
+  /** Whether the form for the account is shown here. */
+  get hasAccountForm(): boolean {
+    return !this._account.hidden && !this.node.hidden;
   }
 
   /**
