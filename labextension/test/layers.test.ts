@@ -12,17 +12,21 @@ const LAYERS: readonly (readonly RegExp[])[] = [
   [/^protocol$/, /^sse$/],
   [/^countdown$/],
   [/^format$/, /^warnings$/, /^preferences$/],
+  [/^drive\/entries$/],
   [/^source$/],
-  [/^api$/, /^stream$/],
+  [/^api$/, /^stream$/, /^drive\/drive$/],
   [/^model$/],
   [/^icons$/, /^views\//],
+  [/^drive\/(browser|head)$/],
   [/^currentNotebook$/, /^notifications$/, /^commands$/, /^widget\//],
+  [/^drive\/commands$/],
+  [/^drive\/controller$/],
   [/^index$/]
 ];
 
 /** What the notebook widget is made of, which no package of JupyterLab may get into. */
 const PURE =
-  /^(protocol|sse|countdown|format|warnings|preferences|widget\/.*|views\/(dom|banner|card|chip|start|deadlines|facts|actions|sessions|welcome))$/;
+  /^(protocol|sse|countdown|format|warnings|preferences|widget\/.*|views\/(dom|banner|card|chip|start|deadlines|facts|actions|sessions|welcome)|drive\/entries)$/;
 
 function layerOf(name: string): number {
   return LAYERS.findIndex(layer => layer.some(one => one.test(name)));
