@@ -215,8 +215,10 @@ def packaged_directory(name: str) -> Path:
 _COMMANDS = {
     "demo": ("ivy_kernel.cli.run.DemoApp", "Run the quickstart notebook in the local sandbox."),
     "run": ("ivy_kernel.cli.run.RunApp", "Run a notebook, every cell in the sandbox."),
+    "login": ("ivy_kernel.cli.setup.LoginApp", "Save key, chat and campaign, after a check."),
+    "logout": ("ivy_kernel.cli.setup.LogoutApp", "Remove the keys from the config file."),
     "install": (
-        "ivy_kernel.cli.kernelspec.InstallApp",
+        "ivy_kernel.cli.setup.InstallApp",
         "Make the kernel known to a Jupyter in another environment.",
     ),
     "serve": ("ivy_kernel.cli.sandbox.ServeApp", "Run the local sandbox in the foreground."),
@@ -224,6 +226,7 @@ _COMMANDS = {
     "create": ("ivy_kernel.cli.sandbox.CreateApp", "Start the chat's sandbox and wait for it."),
     "terminate": ("ivy_kernel.cli.sandbox.TerminateApp", "Shut the sandbox down."),
     "files": ("ivy_kernel.cli.sandbox.FilesApp", "List the files registered for the chat."),
+    "chats": ("ivy_kernel.cli.sandbox.ChatsApp", "List the chats that you have used."),
     "doctor": ("ivy_kernel.cli.doctor.DoctorApp", "Check settings, network, key and kernel."),
 }
 

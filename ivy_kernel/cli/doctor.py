@@ -9,8 +9,14 @@ from typing import Any
 from traitlets import Bool
 
 from ivy_kernel.cli.app import EXIT_FAILED, JSON_FLAG, IvyCommandApp, print_line
-from ivy_kernel.cli.kernelspec import kernelspec_fault
-from ivy_kernel.errors import IvyError, SettingError
+from ivy_kernel.cli.setup import kernelspec_fault
+from ivy_kernel.errors import (
+    CredentialsError,
+    ForbiddenError,
+    IvyError,
+    MissingSettingError,
+    SettingError,
+)
 from ivy_kernel.session.describe import deadline_words, route_lines, state_words
 from ivy_kernel.session.lifecycle import PATIENT_DEADLINES_SECONDS
 from ivy_kernel.session.open import open_session
@@ -104,7 +110,8 @@ class DoctorApp(IvyCommandApp):
         try:
             session = open_session(live)
         except SettingError as error:
-            return [Finding("chat", False, str(error))]
+            fix = "jupyter ivy login" if isinstance(error, MissingSettingError) else ""
+            return [Finding("chat", False, str(error), fix)]
         try:
             findings, status = await check_platform(session)
             if status is not None and status.state == "active" and self.probe:
@@ -137,7 +144,8 @@ async def check_platform(session: Session) -> tuple[list[Finding], SandboxStatus
         # The state of this moment is wanted, not the one after a recovery.
         status = await lifecycle.status(retry=False, deadlines_seconds=PATIENT_DEADLINES_SECONDS)
     except IvyError as error:
-        return [Finding("platform", False, str(error))], None
+        fix = "jupyter ivy login" if isinstance(error, CredentialsError | ForbiddenError) else ""
+        return [Finding("platform", False, str(error), fix)], None
     findings = [
         Finding("platform", True, f"{lifecycle.name} answered, the key is accepted"),
         Finding(
@@ -151,7 +159,12 @@ async def check_platform(session: Session) -> tuple[list[Finding], SandboxStatus
     ]
     if not lifecycle.campaign_id:
         findings.append(
-            Finding("campaign", None, "campaign_id is not set, so no sandbox can be created")
+            Finding(
+                "campaign",
+                None,
+                "campaign_id is not set, so no sandbox can be created",
+                "jupyter ivy login",
+            )
         )
     return findings, status
 
@@ -193,7 +206,8 @@ def where(settings: Ivy) -> str:
     """Return the place where cells run, in words."""
     if not settings.is_local:
         return f"cells run at {settings.api_url}"
-    reason = "" if settings.api_url == "local" else ", because neither key nor URL is set"
+    reason = ", because neither key nor URL is set (`jupyter ivy login` saves a key)"
+    reason = "" if settings.api_url == "local" else reason
     ignored = (
         "; chat_id is set, but without a key it only names a local sandbox"
         if settings.chat_id and reason

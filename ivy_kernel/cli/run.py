@@ -34,7 +34,7 @@ from ivy_kernel.cli.app import (
     print_line,
     print_message,
 )
-from ivy_kernel.cli.kernelspec import KERNEL_NAME, jupyter_command
+from ivy_kernel.cli.setup import KERNEL_NAME, jupyter_command
 from ivy_kernel.errors import IvyError, UsageError
 from ivy_kernel.kernel.local import runs_locally
 

@@ -1,4 +1,4 @@
-"""``jupyter ivy status · create · terminate · files · serve``: one sandbox and its life."""
+"""``jupyter ivy status · create · terminate · files · chats · serve``: a sandbox and its life."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ from ivy_kernel.cli.app import (
 from ivy_kernel.errors import UsageError
 from ivy_kernel.models import Json
 from ivy_kernel.session import local_server
+from ivy_kernel.session.chats import list_chats, note_use
 from ivy_kernel.session.describe import (
+    chats_table,
     deadline_words,
     duration_words,
     state_words,
@@ -109,6 +111,7 @@ class CreateApp(_LifecycleApp):
     async def act(self, lifecycle: Lifecycle) -> int:
         """Create, then wait; progress on stderr."""
         await lifecycle.create()
+        note_use(**lifecycle.registry_fields)
         told = ""
 
         def progress(status: SandboxStatus) -> None:
@@ -166,6 +169,25 @@ class FilesApp(_LifecycleApp):
             name = next((entry[k] for k in ("path", "name", "filename") if k in entry), "?")
             size = next((entry[k] for k in ("sizeBytes", "size", "bytes") if k in entry), "")
             print_line(f"{plain(name)}\t{plain(size)}")
+        return 0
+
+
+class ChatsApp(IvyCommandApp):
+    """List the chats that you have used: name, id, campaign, last use. %ivy chats names them."""
+
+    name = "jupyter-ivy-chats"
+    description = __doc__
+    flags = JSON_FLAG
+
+    async def run(self) -> int:
+        """List them, last used first."""
+        settings = self.live_settings().current()
+        chats, default_id = list_chats(settings), settings.used_chat_id
+        if self.as_json:
+            rows = [chat.to_json(default_id) for chat in chats]
+            self.print_json({"chats": rows, "default": default_id or None})
+        else:
+            print_line(chats_table(chats, default_id).rstrip("\n"))
         return 0
 
 

@@ -126,7 +126,11 @@ class CurrentSession:
             self.session = self._open()
             self._identity = wanted
             self._mark.keep_attached(self.live.attached)
-            self._registration.register(**self.session.lifecycle.registry_fields)
+            fields = self.session.lifecycle.registry_fields
+            self._registration.register(**fields)
+            from ivy_kernel.session.chats import note_use  # not on a warm cell's way
+
+            note_use(**fields)
         return self.session
 
     def _open(self) -> Session:

@@ -15,6 +15,7 @@ from ivy_kernel.errors import IvyError, UsageError
 from ivy_kernel.magics.options import HelpAskedError, OptionParser, cell_parser, split_line
 from ivy_kernel.models import Message, Sink
 from ivy_kernel.session.describe import (
+    chats_table,
     route_lines,
     settings_table,
     state_words,
@@ -119,7 +120,15 @@ async def _terminate(owner: CommandOwner, options: Options, sink: Sink) -> None:
 
 
 async def _attach(owner: CommandOwner, options: Options, sink: Sink) -> None:
-    undo = owner.live.attach(options.chat, campaign_id=options.campaign, session_id=options.session)
+    from ivy_kernel.session.chats import find_chat  # not every kernel needs it
+
+    own = owner.live.beside().current()
+    chat = find_chat(own, options.chat)
+    chat_id = options.chat if chat is None else chat.chat_id
+    campaign_id = options.campaign
+    if chat is not None and chat_id != own.used_chat_id:
+        campaign_id = campaign_id or chat.campaign_id or None
+    undo = owner.live.attach(chat_id, campaign_id=campaign_id, session_id=options.session)
     # The status is read before any cell is sent there: a wrong chat must not become the attached
     # one. An interrupt takes it back too, hence BaseException.
     try:
@@ -134,6 +143,42 @@ async def _attach(owner: CommandOwner, options: Options, sink: Sink) -> None:
     session = owner.session()
     _print(sink, f"Cells now run in {session.lifecycle.name}.\n")
     _show(sink, session, status)
+
+
+async def _chats(owner: CommandOwner, options: Options, sink: Sink) -> None:
+    from ivy_kernel.session import chats  # likewise
+
+    own = owner.live.beside().current()
+    present = owner.live.current().used_chat_id
+    if options.chat is not None and options.name is None:
+        raise UsageError(
+            "%ivy chats: CHAT stands behind --name NAME, --forget or --default; see --help."
+        )
+    if options.name is not None:
+        chat_id = present
+        if options.chat is not None:
+            found = chats.find_chat(own, options.chat)
+            chat_id = options.chat if found is None else found.chat_id
+            owner.live.beside(chat_id=chat_id).current()  # an id that can be none is refused
+        if not chat_id:
+            own.require("chat_id")
+        chats.change_chat(own, chat_id, name=options.name)
+        _print(sink, f"Chat {chat_id} is now called {options.name.strip()}.\n")
+    elif options.forget is not None:
+        chat = chats.chat_called(own, options.forget)
+        chats.forget_chat(own, chat.chat_id)
+        _print(sink, f"Chat {chat.chat_id} is forgotten; its sandbox and its files stay.\n")
+    elif options.default is not None:
+        chat = chats.chat_called(own, options.default)
+        saved = chats.save_default(owner.live, chat.chat_id)
+        lines = [
+            f"The default chat is now {chat.chat_id}, in {saved.path}. Notebooks that are attached "
+            f"to no chat of their own use it from their next cell on.",
+            *saved.notes,
+        ]
+        _print(sink, "\n".join(lines) + "\n")
+    else:
+        _print(sink, chats_table(chats.list_chats(own), own.used_chat_id, present))
 
 
 async def _config(owner: CommandOwner, options: Options, sink: Sink) -> None:
@@ -201,24 +246,34 @@ COMMANDS = {
         (_argument("--yes", action="store_true", help="do not ask"),),
     ),
     "attach": Command(
-        "CHAT: use another chat's sandbox for the cells that follow",
+        "CHAT: use another chat's sandbox for the cells that follow; a name will do",
         _attach,
         (
             _argument(
                 "chat",
                 metavar="CHAT",
-                help="the chat's id; the one of the settings leads back to them",
+                help="the chat's id or name; the one of the settings leads back to them",
             ),
             _argument(
                 "--campaign",
                 metavar="ID",
-                help="the chat's campaign (default: as the settings say)",
+                help="the chat's campaign (default: as it was, or as the settings say)",
             ),
             _argument(
                 "--session",
                 metavar="ID",
                 help="session id for a new sandbox (default: generated once per chat)",
             ),
+        ),
+    ),
+    "chats": Command(
+        "the chats that you have used, with their names",
+        _chats,
+        (
+            _argument("--name", metavar="NAME", help="give CHAT, or the present chat, this name"),
+            _argument("chat", metavar="CHAT", nargs="?", help="a chat's id or name"),
+            _argument("--forget", metavar="CHAT", help="take a chat out of the list; no more"),
+            _argument("--default", metavar="CHAT", help="write a chat into the config file"),
         ),
     ),
     "config": Command("every setting, its value and where it came from; never a key", _config),

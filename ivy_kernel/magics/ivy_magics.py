@@ -24,6 +24,7 @@ from ivy_kernel.magics.output import NativeOutput, RemoteInterrupt, exception_fo
 from ivy_kernel.magics.waiting import Post, ask_user, loop_thread, wait_in_cell
 from ivy_kernel.models import Cell, Json, Message, Namespace, Outcome, Sink, sendable
 from ivy_kernel.routes.events import AgentLost, Event, KernelDied
+from ivy_kernel.session.chats import find_chat, note_use
 from ivy_kernel.session.describe import NO_SUCH_FILE, event_sentence, missing_file_hint
 from ivy_kernel.session.kernel_registry import KernelRegistration, kernel_id_of
 from ivy_kernel.session.open import identity, open_lifecycle, open_session
@@ -347,6 +348,7 @@ class MagicSessions:
                 namespace=self._namespaces.setdefault(open_lifecycle(live).key[:2], Namespace()),
             )
             known = self._open[chat_id] = _Open(wanted, opened)
+            note_use(**opened.lifecycle.registry_fields)
         lifecycle = known.session.lifecycle
         if self._registration is not None:
             self._registration.register(**lifecycle.registry_fields)
@@ -354,6 +356,11 @@ class MagicSessions:
 
     def settings_of(self, chat_id: str | None) -> LiveSettings:
         """Return the settings of a cell for a chat; ``None`` for the one that is attached.
+
+        Parameters
+        ----------
+        chat_id
+            The chat's id, or the name that the user gave it.
 
         Raises
         ------
@@ -363,9 +370,12 @@ class MagicSessions:
         if chat_id is None or chat_id == self.live.current().chat_id:
             return self.live
         if chat_id not in self._others:
-            live = LiveSettings()
-            live.attach(chat_id)
-            self._others[chat_id] = live
+            own = LiveSettings()
+            chat = find_chat(own.current(), chat_id)
+            if chat is not None and chat.chat_id != chat_id:  # a name, which may change
+                return self.settings_of(chat.chat_id)
+            own.attach(chat_id, campaign_id=(chat and chat.campaign_id) or None)
+            self._others[chat_id] = own
         return self._others[chat_id]
 
     def _on_event(self, event: Event, chat_id: str) -> None:

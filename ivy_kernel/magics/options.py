@@ -131,7 +131,10 @@ def cell_parser() -> OptionParser:
         help="stop the cell after so long; the start of a sandbox does not count",
     )
     parser.add_argument(
-        "--chat", metavar="ID", type=_filled, help="run it in the sandbox of another chat"
+        "--chat",
+        metavar="CHAT",
+        type=_filled,
+        help="run it in the sandbox of another chat: id or name",
     )
     parser.add_argument(
         "--lang",

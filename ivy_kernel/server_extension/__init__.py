@@ -4,11 +4,14 @@
 module      contents
 =========== ==========================================================================
 `app`       the extension as Jupyter Server loads it: its routes below ``/ivy``, its event stream
+`chats`     the chats by name, and the account: what a form shows and saves
 `errors`    any error → HTTP status and the one JSON shape of errors
-`sandboxes` the registry of the sandboxes in use, polled while there is a viewer
+`files`     the sandboxes' files as Jupyter contents: the drive
+`folder`    one sandbox's folder in the drive: listings, manifest, what is on its way there
+`sandboxes` the registry of the sandboxes in use, polled while there is a viewer; base of handlers
 `sandbox`   one sandbox in the registry: its status, and the actions on it
 `targets`   settings, or a kernel's registry entry → the sandbox, or why there is none
 =========== ==========================================================================
 
-Keys stay in this process: no route takes or gives one.
+Keys stay in this process: ``POST /ivy/account`` takes one, and no route gives one.
 """

@@ -3,64 +3,41 @@
 from __future__ import annotations
 
 import json
+import mimetypes
 from contextlib import suppress
+from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any, cast
 
+from jupyter_core.utils import ensure_async
 from jupyter_server.auth.decorator import authorized
-from jupyter_server.base.handlers import APIHandler
+from jupyter_server.base.handlers import APIHandler, path_regex
 from jupyter_server.extension.application import ExtensionApp
-from jupyter_server.extension.handler import ExtensionHandlerMixin
+from jupyter_server.services.contents import handlers as contents
+from jupyter_server.services.contents.fileio import FileManagerMixin
+from jupyter_server.services.contents.manager import ContentsManager
+from jupyter_server.utils import url_escape, url_path_join
 from tornado import web
 from tornado.iostream import StreamClosedError
 from traitlets.config import Config
 
 from ivy_kernel._version import __version__
-from ivy_kernel.errors import IvyError, RateLimitedError
-from ivy_kernel.server_extension.errors import error_response
+from ivy_kernel.errors import NoSuchFileError, UsageError
+from ivy_kernel.routes.files import FileEntry
+from ivy_kernel.server_extension import chats
+from ivy_kernel.server_extension.files import DriveContents
 from ivy_kernel.server_extension.sandbox import Action
-from ivy_kernel.server_extension.sandboxes import Listener, SandboxRegistry
+from ivy_kernel.server_extension.sandboxes import (
+    REGISTRY,
+    IvyHandler,
+    Listener,
+    SandboxRegistry,
+)
 from ivy_kernel.server_extension.targets import kernel_lookup
 from ivy_kernel.settings.settings import Ivy
 
-REGISTRY = "ivy_sandbox_registry"
-"""The key of the registry in the settings of the web application."""
-
-
-class IvyHandler(ExtensionHandlerMixin, APIHandler):
-    """Base class of all handlers: access to the registry, and the JSON shape of errors."""
-
-    auth_resource = "ivy"
-    # A panel that asks by itself must not keep an idle server from being culled.
-    _track_activity = False
-
-    @property
-    def registry(self) -> SandboxRegistry:
-        """The sandboxes in use."""
-        registry = cast("SandboxRegistry", self.settings[REGISTRY])
-        if registry.closed:
-            raise web.HTTPError(503)
-        return registry
-
-    def answer(self, value: dict[str, Any]) -> None:
-        """Send a JSON value."""
-        self.set_header("Cache-Control", "no-store")
-        self.finish(json.dumps(value))
-
-    def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """Called by tornado for any exception: sends it in the one shape of errors."""
-        error = (kwargs.get("exc_info") or (None, None, None))[1]
-        status_code, body = error_response(error, status_code)
-        self.set_status(status_code)
-        if isinstance(error, RateLimitedError) and error.retry_after_seconds:
-            self.set_header("Retry-After", f"{error.retry_after_seconds:.0f}")
-        self.answer(body)
-
-    def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
-        """Called by tornado for any exception; our own errors are logged as one line."""
-        if isinstance(value, IvyError):
-            self.log.warning("%s %s: %s", self.request.method, self.request.path, value)
-        else:
-            super().log_exception(typ, value, tb)
+DRIVE = "ivy_sandbox_drive"
+"""The key of the drive in the settings of the web application."""
 
 
 class SandboxesHandler(IvyHandler):
@@ -107,6 +84,268 @@ class NothingHandler(IvyHandler):
         raise web.HTTPError(404)
 
     head = post = put = patch = delete = get
+
+
+# The drive ----------------------------------------------------------------------------------------
+class DriveHandler(IvyHandler):
+    """Base class of the handlers of files."""
+
+    # Jupyter's `authorized` keeps the resource of the first request that any subclass got, for all
+    # its handlers of the process: below them it has to stay the one of Jupyter's own routes. So
+    # each method here asks for "ivy" by name, and Jupyter's method for "contents" besides.
+    auth_resource = "contents"
+
+    @property
+    def contents_manager(self) -> DriveContents:
+        """The files of the sandboxes: what Jupyter's handlers then work on."""
+        assert not self.registry.closed  # noqa: S101 - raises 503 when it is
+        return cast("DriveContents", self.settings[DRIVE])
+
+    def error_body(
+        self, error: BaseException | None, status_code: int
+    ) -> tuple[int, dict[str, Any]]:
+        """Return the one shape of errors, with the field that JupyterLab's dialogs show beside."""
+        status_code, body = super().error_body(error, status_code)
+        if isinstance(error, web.HTTPError) and error.log_message and error.status_code < 500:
+            # Jupyter's own words about a path or a model that was sent.
+            words = error.log_message % error.args if error.args else error.log_message
+            body["error"]["message"] = " ".join(words.split())
+        return status_code, {**body, "message": body["error"]["message"]}
+
+    def location_url(self, path: str) -> str:
+        """Called by Jupyter's handlers: the address of a file."""
+        return url_path_join(self.base_url, "ivy/contents", url_escape(path))
+
+    async def _finish_error(self, code: int, message: str) -> None:
+        """Called by Jupyter's handlers before they raise the error, which is what is sent."""
+
+
+class ContentsHandler(DriveHandler, contents.ContentsHandler):
+    """``/ivy/contents/{chat}/{path}``: Jupyter's contents API, for the files of the sandboxes."""
+
+    def get_json_body(self) -> dict[str, Any] | None:
+        """Return the model that was sent."""
+        body = super().get_json_body()
+        if not isinstance(body, dict | None):
+            raise web.HTTPError(400, "The body must be a JSON object.")
+        return body
+
+    @web.authenticated
+    @authorized(resource="ivy")
+    async def get(self, path: str = "") -> None:
+        """Send a model; with ``?fresh=1``, a user's reload, a listing of this moment."""
+        if self.get_query_argument("fresh", "") == "1":
+            await self.contents_manager.forget(path)
+        await super().get(path)
+
+    @web.authenticated
+    @authorized(resource="ivy")
+    async def patch(self, path: str = "") -> None:
+        """Rename or move."""
+        self._track_activity = True
+        await super().patch(path)
+
+    @web.authenticated
+    @authorized(resource="ivy")
+    async def post(self, path: str = "") -> None:
+        """Make a file or directory whose name the server chooses, or a copy."""
+        self._track_activity = True
+        await super().post(path)
+
+    @web.authenticated
+    @authorized(resource="ivy")
+    async def put(self, path: str = "") -> None:
+        """Save a file, or a chunk of it."""
+        self._track_activity = True
+        await super().put(path)
+
+    @web.authenticated
+    @authorized(resource="ivy")
+    async def delete(self, path: str = "") -> None:
+        """Delete a file, or a directory with all that is in it."""
+        self._track_activity = True
+        await super().delete(path)
+
+
+class CheckpointsHandler(DriveHandler):
+    """``/ivy/contents/{chat}/{path}/checkpoints``: there are none, which JupyterLab can live with.
+
+    No request here is passed on to the sandbox.
+    """
+
+    @web.authenticated
+    @authorized(resource="ivy")
+    async def get(self, path: str = "") -> None:
+        """Send the empty list."""
+        self.finish(json.dumps([]))
+
+    @web.authenticated
+    @authorized(resource="ivy")
+    async def post(self, path: str = "") -> None:
+        """Answer as after a checkpoint, for JupyterLab makes one with each save."""
+        self.set_status(201)
+        now = datetime.now(timezone.utc).isoformat().replace("+00:00", "Z")
+        self.finish(json.dumps({"id": "none", "last_modified": now}))
+
+
+class CheckpointHandler(DriveHandler):
+    """``/ivy/contents/{chat}/{path}/checkpoints/{id}``."""
+
+    @web.authenticated
+    @authorized(resource="ivy")
+    async def post(self, path: str, checkpoint_id: str) -> None:
+        """Refuse."""
+        raise UsageError(f"A sandbox keeps no checkpoints, so {path} cannot be restored.")
+
+    @web.authenticated
+    @authorized(resource="ivy")
+    async def delete(self, path: str, checkpoint_id: str) -> None:
+        """Delete nothing: it is not there."""
+        self.set_status(204)
+        self.finish()
+
+
+class DownloadHandler(DriveHandler):
+    """``GET /ivy/files/{chat}/{path}``: streams a file; a download, or shown with ``?inline=1``."""
+
+    @property
+    def content_security_policy(self) -> str:
+        """As Jupyter's own: scripts of a page that is shown cannot reach the server."""
+        # Not the one of APIHandler, which forbids a page its images.
+        return super(APIHandler, self).content_security_policy + "; sandbox allow-scripts"
+
+    @web.authenticated
+    @authorized(resource="ivy")
+    async def head(self, path: str) -> None:
+        """Send the headers."""
+        self._describe(*(await self.contents_manager.open_file(path))[:1])
+        await self.flush()
+        await self.finish()
+
+    @web.authenticated
+    @authorized(resource="ivy")
+    async def get(self, path: str) -> None:
+        """Send the file, in constant memory; a fault breaks the connection off."""
+        self.check_xsrf_cookie()  # no other site may embed it
+        entry, parts = await self.contents_manager.open_file(path)
+        sent_bytes = 0
+        try:
+            async for data in parts:
+                if not sent_bytes:
+                    self._describe(entry)
+                sent_bytes += len(data)
+                self.write(data)
+                await self.flush()
+            if not sent_bytes:
+                self._describe(entry)
+            await self.flush()
+            await self.finish()
+        except StreamClosedError:
+            self.log.info("The download of %r was broken off.", path)
+        except Exception as exc:
+            if not sent_bytes:
+                raise  # nothing was sent yet, so that it can be told
+            self.log.warning("The download of %r failed: %s", path, type(exc).__name__)
+            # Without it the browser would take the part for the whole.
+            self.detach().close()
+        finally:
+            await parts.aclose()
+
+    def _describe(self, entry: FileEntry) -> None:
+        """Set the headers."""
+        self.set_attachment_header(entry.name)
+        if self.get_query_argument("inline", "") == "1":
+            disposition = self._headers["Content-Disposition"]
+            self.set_header("Content-Disposition", disposition.replace("attachment", "inline", 1))
+        kind, encoding = mimetypes.guess_type(entry.name)
+        if encoding is not None or kind is None:
+            kind = "application/octet-stream"
+        elif kind == "text/plain":
+            kind = "text/plain; charset=UTF-8"
+        self.set_header("Content-Type", kind)
+        self.set_header("Content-Length", str(entry.size_bytes))
+        self.set_header("Cache-Control", "no-store")
+        self.set_header("Accept-Ranges", "none")
+
+
+class ManifestHandler(DriveHandler):
+    """``GET /ivy/manifest/{chat}``."""
+
+    @web.authenticated
+    @authorized(resource="ivy")
+    async def get(self, name: str) -> None:
+        """Send what the platform says of the chat's files."""
+        folder, _ = await self.contents_manager.find(name)
+        self.answer({"entries": await folder.manifest()})
+
+
+class SendHandler(IvyHandler):
+    """``POST /ivy/send``: copies a file or directory of this server into a sandbox."""
+
+    _track_activity = True
+
+    @web.authenticated
+    @authorized
+    async def post(self) -> None:
+        """Answer when it is there."""
+        user = self.current_user
+        # It reads the server's own files, so who may not do that may not send them either.
+        if not await ensure_async(self.authorizer.is_authorized(self, user, "read", "contents")):
+            raise web.HTTPError(403)
+        body = self.get_json_body()
+        if not isinstance(body, dict):
+            raise web.HTTPError(400)
+        path, to = body.get("path"), body.get("to")
+        if not (isinstance(path, str) and isinstance(to, str)):
+            raise UsageError("A request to send needs a path and the directory that it goes to.")
+        drive = cast("DriveContents", self.settings[DRIVE])
+        result = await drive.send(
+            await _local_file(self.contents_manager, path),
+            to,
+            overwrite=body.get("overwrite") is True,
+        )
+        self.answer({"files": result.files, "bytes": result.total_bytes})
+
+
+async def _local_file(manager: ContentsManager, path: str) -> Path:
+    """Return a file or directory of the server, if its own rules show it."""
+    try:
+        if not manager.allow_hidden and await ensure_async(manager.is_hidden(path)):
+            raise web.HTTPError(404)
+        await ensure_async(manager.get(path, content=False))
+    except web.HTTPError as exc:
+        if exc.status_code != 404:
+            raise
+        raise NoSuchFileError(f"There is no {path} among the files of this server.") from exc
+    if not isinstance(manager, FileManagerMixin):
+        raise UsageError(
+            "This server does not keep its files in a directory, so they cannot be sent: download "
+            "the file, and drop it onto the sandbox's folder."
+        )
+    return Path(manager._get_os_path(path.strip("/")))
+
+
+class TransfersHandler(IvyHandler):
+    """``GET /ivy/transfers``."""
+
+    @web.authenticated
+    @authorized
+    async def get(self) -> None:
+        """Send the transfers under way, and those that ended a moment ago."""
+        self.answer(cast("DriveContents", self.settings[DRIVE]).transfers.to_json())
+
+
+class TransferHandler(IvyHandler):
+    """``DELETE /ivy/transfers/{id}``."""
+
+    @web.authenticated
+    @authorized
+    async def delete(self, transfer_id: str) -> None:
+        """Cancel it."""
+        if not cast("DriveContents", self.settings[DRIVE]).transfers.cancel(transfer_id):
+            raise web.HTTPError(404)
+        self.set_status(204)
+        self.finish()
 
 
 # Server-sent events -------------------------------------------------------------------------------
@@ -158,6 +397,18 @@ ROUTES = [
     (r"/ivy/sandboxes/([^/]+)", SandboxHandler),
     (r"/ivy/sandboxes/([^/]+)/(create|terminate|reconnect)", ActionHandler),
     (r"/ivy/events", EventsHandler),
+    (rf"/ivy/contents{path_regex}/checkpoints", CheckpointsHandler),
+    (
+        rf"/ivy/contents{path_regex}/checkpoints/(?P<checkpoint_id>[\w-]+)",
+        CheckpointHandler,
+    ),
+    (rf"/ivy/contents{path_regex}", ContentsHandler),
+    (r"/ivy/files/(.+)", DownloadHandler),
+    (r"/ivy/manifest/([^/]+)", ManifestHandler),
+    (r"/ivy/send", SendHandler),
+    (r"/ivy/transfers", TransfersHandler),
+    (r"/ivy/transfers/([^/]+)", TransferHandler),
+    *chats.ROUTES,
     (r"/ivy(?:/.*)?", NothingHandler),  # last: the first pattern that matches counts
 ]
 
@@ -176,7 +427,11 @@ class IvyServerExtension(ExtensionApp):
         """Called by Jupyter Server while it loads the extension."""
         assert self.serverapp is not None  # noqa: S101 - the loader sets it; for the type checker
         flags = Config({"Ivy": self.config.Ivy} if "Ivy" in self.config else {})
-        self.settings[REGISTRY] = SandboxRegistry(flags, kernel_lookup(self.serverapp), self.log)
+        registry = SandboxRegistry(flags, kernel_lookup(self.serverapp), self.log)
+        self.settings[REGISTRY] = registry
+        # Not yet: the manager's notary opens its data base when it is first asked for.
+        local = self.serverapp.contents_manager
+        self.settings[DRIVE] = DriveContents(registry, lambda: local.notary)
 
     def initialize_handlers(self) -> None:
         """Called by Jupyter Server likewise."""
@@ -185,6 +440,7 @@ class IvyServerExtension(ExtensionApp):
     async def stop_extension(self) -> None:
         """Called by Jupyter Server when it ends, before it ends its kernels."""
         try:
+            await self.settings[DRIVE].aclose()
             await self.settings[REGISTRY].aclose()
         except Exception:
             # An error here must not keep the server from shutting down its kernels.

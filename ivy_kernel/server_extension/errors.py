@@ -17,9 +17,11 @@ from tornado.web import HTTPError
 
 from ivy_kernel.errors import (
     ApiError,
+    FileExistsInSandboxError,
     IvyError,
     NetworkError,
     NoAnswerError,
+    NoSuchFileError,
     NotReadyError,
     RateLimitedError,
     SandboxError,
@@ -29,6 +31,8 @@ from ivy_kernel.errors import (
 )
 
 _STATUSES: tuple[tuple[type[IvyError], HTTPStatus], ...] = (
+    (NoSuchFileError, HTTPStatus.NOT_FOUND),
+    (FileExistsInSandboxError, HTTPStatus.CONFLICT),
     (UsageError, HTTPStatus.BAD_REQUEST),
     (SettingError, HTTPStatus.CONFLICT),
     (SandboxError, HTTPStatus.CONFLICT),

@@ -7,13 +7,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Literal
 
-from ivy_kernel.errors import RateLimitedError, SettingError
+from ivy_kernel.errors import IvyError, NoSandboxError, RateLimitedError, SettingError
 from ivy_kernel.models import Json
+from ivy_kernel.routes.tools import SandboxTools
+from ivy_kernel.server_extension.folder import Folder
 from ivy_kernel.server_extension.targets import SandboxTarget
 from ivy_kernel.session import local_server
+from ivy_kernel.session.files import SandboxFiles
 from ivy_kernel.settings.settings import missing_sentence
 from ivy_kernel.status.clock import monotonic_seconds
-from ivy_kernel.status.model import END_STATES, SandboxStatus, StatusReading
+from ivy_kernel.status.model import END_STATES, SandboxStatus, State, StatusReading
 from ivy_kernel.status.monitor import Monitor
 from ivy_kernel.status.polling import Watch
 from ivy_kernel.status.schedule import PollIntervals
@@ -32,6 +35,23 @@ MIN_REFRESH_SECONDS = 10.0
 """At least so long lies between two refreshes that a kernel's activity causes."""
 
 _INTERVALS = PollIntervals()
+
+_WITHOUT_FILES: dict[State, str] = {
+    "none": "has not been started, so that there are no files to show; a cell, the panel or "
+    "%ivy create starts it",
+    "provisioning": "is starting; its files are shown as soon as it is active",
+    "restoring": "is resuming; its files are shown as soon as it is active",
+    "hibernating": "is going to sleep; its files are kept, and are shown again once it is resumed",
+    "failed": "could not be started, so that there are no files to show; a cell, the panel or "
+    "%ivy create tries again",
+}
+_RESUMABLE = "{}; its files are kept. A cell, the panel or %ivy create resumes it"
+_GONE = "{}, and its files with it. A cell, the panel or %ivy create starts a new one"
+_END_WORDS: dict[State, str] = {
+    "hibernated": "sleeps",
+    "archived": "was put away",
+    "expired": "has reached the end of its running time",
+}
 
 
 class SandboxEntry:
@@ -54,6 +74,13 @@ class SandboxEntry:
         self._acting: dict[Action, asyncio.Task[None]] = {}
         self._refreshed_monotonic = float("-inf")
         self._watched_since = float("-inf")
+        self._files: SandboxFiles | None = None
+        self.folder = Folder(self)
+        """Its folder in the drive."""
+        self.activity = ""
+        """Changes whenever a kernel that is attached to it has been active."""
+        self.is_busy = False
+        """Whether such a kernel runs a cell."""
 
     # Status -------------------------------------------------------------------------------------
     async def retarget(self, target: SandboxTarget) -> None:
@@ -67,6 +94,7 @@ class SandboxEntry:
             before.campaign_id, before.session_id = now.campaign_id, now.session_id
             await before.aclose()  # time limits, certificates and the like may have changed
             before.refresh_soon()
+            self._files = None  # the settings of its tools may have changed too
             return
         await self.aclose()
         self._lifecycle = now
@@ -112,7 +140,7 @@ class SandboxEntry:
         monitor = self._monitor()
         return StatusReading() if monitor is None else monitor.reading
 
-    async def update(self, *, fresh: bool = False) -> None:
+    async def update(self, *, fresh: bool = False, is_poll: bool = False) -> None:
         """Waits, within limits, until the status is as fresh as polling keeps it.
 
         The first caller after a pause gets a new one. After an error there is no wait: the
@@ -122,6 +150,9 @@ class SandboxEntry:
         ----------
         fresh
             Whether only an answer of the last moments is good enough.
+        is_poll
+            Whether a front end asks that comes again every few seconds: it is content with a status
+            from before the watching began.
         """
         monitor = self._monitor()
         if monitor is not None and fresh:
@@ -140,7 +171,7 @@ class SandboxEntry:
                     _INTERVALS.after_answer(status, status.received_monotonic) + LATE_SECONDS
                 )
                 # From before the watching began: the sandbox was not polled for a while.
-                is_older = status.received_monotonic < self._watched_since
+                is_older = not is_poll and status.received_monotonic < self._watched_since
                 refresh = monitor.refresh(max_age_seconds=0.0 if is_older else age_seconds)
                 await asyncio.wait_for(refresh, FIRST_READING_SECONDS)
 
@@ -155,9 +186,9 @@ class SandboxEntry:
             missing = missing_sentence("campaign_id")
         return {
             "id": target.sandbox_id,
-            "name": target.name if lifecycle is None else lifecycle.name,
+            "name": self.name,
             "local": target.local if lifecycle is None else lifecycle.local,
-            "chat_id": target.chat_id if lifecycle is None else lifecycle.chat_id,
+            "chat_id": self.chat_id,
             "default": default,
             "account": target.account,
             "missing": missing,
@@ -178,6 +209,64 @@ class SandboxEntry:
             described_monotonic=now,
         )
         return {**status.to_json(now), "age_ms": None}
+
+    # Files --------------------------------------------------------------------------------------
+    def files(self) -> SandboxFiles:
+        """Return the files of the sandbox, if it was active when its status was last read.
+
+        Raises
+        ------
+        NoSandboxError
+            When it is not active; nothing is sent to the platform then.
+        IvyError
+            When the settings mean no sandbox, or its status could not be read.
+        """
+        lifecycle, reading = self._lifecycle, self._reading()
+        if lifecycle is None or self._target.missing is not None:
+            raise SettingError(self._target.missing or "The settings mean no sandbox.")
+        sentence = self.without_files(reading)
+        if sentence is not None:
+            if reading.status is None and isinstance(reading.error, IvyError):
+                raise reading.error
+            raise NoSandboxError(sentence)
+        if self._files is None:
+            fields = dict(self._target.code_fields)
+            tools = SandboxTools(lifecycle.client, lifecycle.chat_id, fields)
+            self._files = SandboxFiles(lifecycle, tools)
+        return self._files
+
+    def without_files(self, reading: StatusReading | None = None) -> str | None:
+        """Return the sentence that says why no files can be shown; ``None`` while it is active."""
+        now = monotonic_seconds()
+        reading = self._reading() if reading is None else reading
+        status = reading.status
+        if status is None:
+            return self._target.missing or reading.stale_reason(now)
+        state = status.effective_state(now)
+        if state == "active":
+            return None
+        words = _WITHOUT_FILES.get(state)
+        if words is None:
+            pattern = _RESUMABLE if status.resumes(now) else _GONE
+            words = pattern.format(_END_WORDS.get(state, "is in a state that is not known"))
+        return f"{self.name} {words}."
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._target.name if self._lifecycle is None else self._lifecycle.name
+
+    @property
+    def chat_id(self) -> str:
+        """The chat; empty when unknown."""
+        return self._target.chat_id if self._lifecycle is None else self._lifecycle.chat_id
+
+    async def _close_files(self) -> None:
+        folder, self.folder = self.folder, Folder(self)
+        await folder.aclose()
+        files, self._files = self._files, None
+        if files is not None:
+            await files.aclose()
 
     # Actions ------------------------------------------------------------------------------------
     async def act(self, action: Action) -> None:
@@ -235,6 +324,7 @@ class SandboxEntry:
 
     async def aclose(self) -> None:
         """Close monitor and connections; the sandbox lives on."""
+        await self._close_files()
         self.unwatch()
         self._has_reading.clear()
         for task in list(self._acting.values()):

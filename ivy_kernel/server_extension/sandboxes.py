@@ -8,14 +8,21 @@ monitor polls the platform at its own intervals. Without a viewer nothing is pol
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from logging import Logger
+from typing import Any, cast
+from urllib.parse import quote
 
+from jupyter_server.base.handlers import APIHandler
+from jupyter_server.extension.handler import ExtensionHandlerMixin
+from tornado import web
 from traitlets.config import Config
 
+from ivy_kernel.errors import IvyError, RateLimitedError
 from ivy_kernel.models import Json
-from ivy_kernel.server_extension.errors import UnknownSandboxError
+from ivy_kernel.server_extension.errors import UnknownSandboxError, error_response
 from ivy_kernel.server_extension.sandbox import Action, SandboxEntry
 from ivy_kernel.server_extension.targets import (
     UNSET_ID,
@@ -26,6 +33,7 @@ from ivy_kernel.server_extension.targets import (
     sandbox_id_of,
 )
 from ivy_kernel.session.kernel_registry import KernelEntry, RegistryReader
+from ivy_kernel.settings.live import LiveSettings
 from ivy_kernel.status.clock import monotonic_seconds
 
 SCAN_SECONDS = 1.0
@@ -91,6 +99,15 @@ class SandboxRegistry:
         self.closed = False
 
     # For the handlers ---------------------------------------------------------------------------
+    @property
+    def live(self) -> LiveSettings:
+        """The settings of this server."""
+        return self._resolver.live
+
+    async def settings_changed(self) -> None:
+        """Apply settings that were just saved, without waiting for the next scan."""
+        await self._scan()
+
     @contextmanager
     def listen(self) -> Iterator[Listener]:
         """Add a viewer for the time of the ``with`` block."""
@@ -148,6 +165,25 @@ class SandboxRegistry:
         self._start_scanning()
         await self._scan()
         await self._find(sandbox_id).act(action)
+
+    # For the drive ------------------------------------------------------------------------------
+    async def folders(self) -> dict[str, tuple[str, SandboxEntry]]:
+        """Return the sandboxes that have a chat: the name of their folder → id and entry.
+
+        Of several sandboxes with the same chat, at different addresses, the default one, else the
+        first by id, has the plain name.
+        """
+        self._lingers_until = monotonic_seconds() + LINGER_SECONDS
+        self._start_scanning()
+        await self._scan()
+        found: dict[str, tuple[str, SandboxEntry]] = {}
+        others = sorted(key for key in self._entries if key != self._default_id)
+        for sandbox_id in (self._default_id, *others):
+            entry = self._entries.get(sandbox_id)
+            if entry is not None and entry.chat_id:
+                name = folder_name(entry.chat_id)
+                found[f"{name}@{sandbox_id[:8]}" if name in found else name] = (sandbox_id, entry)
+        return found
 
     async def aclose(self) -> None:
         """End listeners, monitors and connections. The sandboxes live on."""
@@ -221,9 +257,23 @@ class SandboxRegistry:
                     entry.watch()
             attachments = _attachments(registered, kernels)
             self._refresh_after_activity(registered, kernels)
+            self._note_use(registered, kernels)
             if changed or attachments != self._attachments:
                 self._attachments = attachments
                 self._notify()
+
+    def _note_use(
+        self, registered: tuple[KernelEntry, ...], kernels: Mapping[str, AttachedKernel]
+    ) -> None:
+        """Tell each sandbox whether its kernels are in use."""
+        used: dict[str, list[AttachedKernel]] = {}
+        for kernel in registered:
+            sandbox_id = sandbox_id_of(kernel.api_url, kernel.chat_id)
+            used.setdefault(sandbox_id, []).append(kernels[kernel.kernel_id])
+        for sandbox_id, entry in self._entries.items():
+            attached = used.get(sandbox_id, [])
+            entry.activity = " ".join(kernel.last_activity for kernel in attached)
+            entry.is_busy = any(kernel.is_busy for kernel in attached)
 
     async def _update_entries(self, registered: tuple[KernelEntry, ...]) -> None:
         """Adds, retargets and removes entries, by the settings and the registered kernels."""
@@ -267,6 +317,18 @@ class SandboxRegistry:
                     self._activity[kernel.kernel_id] = before
 
 
+def folder_name(chat_id: str) -> str:
+    """Return the name of a chat's folder in the drive: the chat's id, where a name can hold it."""
+    if chat_id in (".", ".."):
+        return chat_id.replace(".", "%2E")
+    return "".join(
+        quote(character, safe="", errors="surrogatepass")
+        if character in "%/\\" or not character.isprintable()
+        else character
+        for character in chat_id
+    )
+
+
 def _attachments(
     registered: tuple[KernelEntry, ...], kernels: Mapping[str, AttachedKernel]
 ) -> dict[str, list[Json]]:
@@ -280,3 +342,51 @@ def _attachments(
             if row not in rows:
                 rows.append(row)
     return found
+
+
+# For the handlers: the way to the registry --------------------------------------------------------
+REGISTRY = "ivy_sandbox_registry"
+"""The key of the registry in the settings of the web application."""
+
+
+class IvyHandler(ExtensionHandlerMixin, APIHandler):
+    """Base class of all handlers: access to the registry, and the JSON shape of errors."""
+
+    auth_resource = "ivy"
+    # A panel that asks by itself must not keep an idle server from being culled.
+    _track_activity = False
+
+    @property
+    def registry(self) -> SandboxRegistry:
+        """The sandboxes in use."""
+        registry = cast("SandboxRegistry", self.settings[REGISTRY])
+        if registry.closed:
+            raise web.HTTPError(503)
+        return registry
+
+    def answer(self, value: dict[str, Any]) -> None:
+        """Send a JSON value."""
+        self.set_header("Cache-Control", "no-store")
+        self.finish(json.dumps(value))
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        """Called by tornado for any exception: sends it in the one shape of errors."""
+        error = (kwargs.get("exc_info") or (None, None, None))[1]
+        status_code, body = self.error_body(error, status_code)
+        self.set_status(status_code)
+        if isinstance(error, RateLimitedError) and error.retry_after_seconds:
+            self.set_header("Retry-After", f"{error.retry_after_seconds:.0f}")
+        self.answer(body)
+
+    def error_body(
+        self, error: BaseException | None, status_code: int
+    ) -> tuple[int, dict[str, Any]]:
+        """Return the status and the JSON body for an error."""
+        return error_response(error, status_code)
+
+    def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
+        """Called by tornado for any exception; our own errors are logged as one line."""
+        if isinstance(value, IvyError):
+            self.log.warning("%s %s: %s", self.request.method, self.request.path, value)
+        else:
+            super().log_exception(typ, value, tb)

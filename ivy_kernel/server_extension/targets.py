@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jupyter_core.utils import ensure_async
@@ -15,9 +15,9 @@ from traitlets.config import Config
 from ivy_kernel.errors import MissingSettingError, SettingError
 from ivy_kernel.session.kernel_registry import KernelEntry
 from ivy_kernel.session.lifecycle import Lifecycle
-from ivy_kernel.session.open import open_lifecycle
+from ivy_kernel.session.open import code_fields, open_lifecycle
 from ivy_kernel.settings.live import LiveSettings
-from ivy_kernel.settings.settings import LOCAL_CHAT_ID, Ivy
+from ivy_kernel.settings.settings import Ivy
 from ivy_kernel.settings.urls import LOCAL
 
 
@@ -32,10 +32,13 @@ class AttachedKernel:
         kernel that was started by itself.
     last_activity
         Changes whenever the kernel has sent a message.
+    is_busy
+        Whether it runs a cell.
     """
 
     notebook_paths: tuple[str, ...]
     last_activity: str
+    is_busy: bool = False
 
 
 KernelLookup = Callable[[], Awaitable[Mapping[str, AttachedKernel]]]
@@ -56,7 +59,9 @@ def kernel_lookup(server: ServerApp) -> KernelLookup:
         return {
             # last_activity is only compared, never shown.
             kernel["id"]: AttachedKernel(
-                tuple(sorted(paths.get(kernel["id"], ()))), str(kernel.get("last_activity"))
+                tuple(sorted(paths.get(kernel["id"], ()))),
+                str(kernel.get("last_activity")),
+                kernel.get("execution_state") == "busy",
             )
             for kernel in kernels
         }
@@ -91,6 +96,8 @@ class SandboxTarget:
     account
         Whether the settings hold a key of the platform, or cannot be read. The local sandbox is
         offered only when the user certainly has no account.
+    code_fields
+        Tool → the field that carries its code.
     """
 
     sandbox_id: str
@@ -101,6 +108,7 @@ class SandboxTarget:
     missing: str | None = None
     state: str = "unknown"
     account: bool = True
+    code_fields: Mapping[str, str] = field(default_factory=dict)
 
 
 class TargetResolver:
@@ -110,10 +118,15 @@ class TargetResolver:
     ----------
     flags
         The section ``Ivy`` of this server's own configuration.
+
+    Attributes
+    ----------
+    live
+        The settings of this server.
     """
 
     def __init__(self, flags: Config) -> None:
-        self._live = LiveSettings(flags=flags)
+        self.live = LiveSettings(flags=flags)
         # For kernels in the local sandbox beside a server whose settings name the platform.
         self._local = LiveSettings(arguments={"api_url": LOCAL}, flags=flags)
         self._chats: dict[str, str] = {}
@@ -121,10 +134,10 @@ class TargetResolver:
     def settings_fingerprint(self) -> object:
         """Return a value that is equal as long as the settings are."""
         try:
-            settings = self._live.current()
+            settings = self.live.current()
         except SettingError as exc:
             return str(exc)  # so that a repair, or another mistake, is a change too
-        self._chats[_address(settings)] = _chat(settings)
+        self._chats[settings.address] = settings.used_chat_id
         return settings
 
     def next_entry(self, entry: KernelEntry) -> KernelEntry:
@@ -135,7 +148,7 @@ class TargetResolver:
         cell goes. No entry is changed whose sandbox can be looked at from here.
         """
         try:
-            settings = self._live.current()
+            settings = self.live.current()
         except SettingError:
             return entry
         # A kernel reads our files; of our environment and flags it may know nothing.
@@ -146,10 +159,10 @@ class TargetResolver:
             return entry
         chat_before = self._chats.get(entry.api_url, entry.chat_id)
         if entry.chat_id == chat_before or not entry.chat_id:
-            chat_id, campaign_id = _chat(settings), settings.campaign_id
+            chat_id, campaign_id = settings.used_chat_id, settings.campaign_id
         else:
             chat_id, campaign_id = entry.chat_id, entry.campaign_id  # it was attached to it
-        return replace(entry, api_url=_address(settings), chat_id=chat_id, campaign_id=campaign_id)
+        return replace(entry, api_url=settings.address, chat_id=chat_id, campaign_id=campaign_id)
 
     def default_target(self, known_id: str) -> SandboxTarget:
         """Return the sandbox that the settings name.
@@ -160,9 +173,9 @@ class TargetResolver:
             The id it had before, which it keeps while the settings cannot be read.
         """
         try:
-            return _target(open_lifecycle(self._live), _has_account(self._live.current()))
+            return _target(open_lifecycle(self.live), self.live.current())
         except MissingSettingError as exc:
-            account = _has_account(self._live.current())
+            account = _has_account(self.live.current())
             return SandboxTarget(
                 UNSET_ID,
                 "Sandbox",
@@ -178,14 +191,14 @@ class TargetResolver:
     def kernel_target(self, entry: KernelEntry) -> SandboxTarget:
         """Return the sandbox of a kernel."""
         try:
-            settings = self._live.current()
+            settings = self.live.current()
             missing = _other_address(entry, settings)
             if missing is None:
                 is_beside = entry.api_url == LOCAL and not settings.is_local
-                live = self._local if is_beside else self._live
+                live = self._local if is_beside else self.live
                 return _target(
                     open_lifecycle(live, chat_id=entry.chat_id, campaign_id=entry.campaign_id),
-                    _has_account(settings),
+                    settings,
                 )
         except SettingError as exc:
             missing = str(exc)
@@ -207,7 +220,7 @@ def sandbox_id_of(api_url: str, chat_id: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:20]
 
 
-def _target(lifecycle: Lifecycle, account: bool) -> SandboxTarget:
+def _target(lifecycle: Lifecycle, settings: Ivy) -> SandboxTarget:
     api_url, chat_id, _ = lifecycle.key
     return SandboxTarget(
         sandbox_id_of(api_url, chat_id),
@@ -215,7 +228,8 @@ def _target(lifecycle: Lifecycle, account: bool) -> SandboxTarget:
         chat_id,
         lifecycle.local,
         lifecycle,
-        account=account,
+        account=_has_account(settings),
+        code_fields=code_fields(settings),
     )
 
 
@@ -226,7 +240,7 @@ def _has_account(settings: Ivy) -> bool:
 def _other_address(entry: KernelEntry, settings: Ivy) -> str | None:
     """Return why our key must not be used for a kernel's sandbox; ``None`` when it may."""
     # An entry names any address; a key must go only to the one that it was given for.
-    mine = _address(settings)
+    mine = settings.address
     if entry.api_url in (LOCAL, mine):
         return None
     source = settings.sources["api_url"]
@@ -240,11 +254,3 @@ def _other_address(entry: KernelEntry, settings: Ivy) -> str | None:
         f"{mine}, so that its sandbox cannot be looked at from here. {remedy} api_url and api_key "
         f"into jupyter_ivy_config.json, which kernels and server both read."
     )
-
-
-def _address(settings: Ivy) -> str:
-    return LOCAL if settings.is_local else settings.api_url
-
-
-def _chat(settings: Ivy) -> str:
-    return settings.chat_id or (LOCAL_CHAT_ID if settings.is_local else "")

@@ -9,10 +9,12 @@
     local_server.py    finds or starts the embedded local sandbox's server
     start_progress.py  what shows that a start is under way, and its progress in the cell
     open.py            from settings to a session; the session ids that are kept per chat
+    chats.py           the chats that this person has used, by name; the account's default chat
     output.py          how fast output is shown: throttled, coalesced, bounded
     output_limit.py    how much of it: head, tail, and the whole in a private file
     kernel_registry.py what this user's processes tell each other: which kernel uses which sandbox,
                        and what one of them has learned of its status
-    private_file.py    files for their user's eyes only, written whole or not at all
+    private_file.py    files for their user's eyes only, written whole or not at all; the config file
+                       is one
     describe.py        states, deadlines and settings as lines of text
 """

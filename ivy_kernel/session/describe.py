@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from ivy_kernel.api.operations import one_line
 from ivy_kernel.models import Json
@@ -182,6 +183,56 @@ def event_sentence(event: Event) -> str | None:
     if isinstance(event, ReachableAgain):
         return "The sandbox can be reached again."
     return None
+
+
+class ListedChat(Protocol):
+    """A chat in the list of chats."""
+
+    @property
+    def chat_id(self) -> str:
+        """Its id."""
+
+    @property
+    def name(self) -> str:
+        """The name that the user gave it."""
+
+    @property
+    def campaign_id(self) -> str:
+        """Its campaign."""
+
+    @property
+    def last_used(self) -> datetime | None:
+        """When it was used last."""
+
+
+def chats_table(chats: Sequence[ListedChat], default_id: str, present_id: str = "") -> str:
+    """List chats: name, id, campaign, last use in local time, and what each is.
+
+    Parameters
+    ----------
+    chats
+        The chats, in the order of the rows.
+    default_id
+        The chat of the settings.
+    present_id
+        The chat that the notebook's cells use; empty for no notebook.
+    """
+    if not chats:
+        return "No chat was used yet.\n"
+    rows: list[tuple[str, ...]] = [("name", "chat", "campaign", "last used", "")]
+    for chat in chats:
+        used = (
+            "never" if chat.last_used is None else f"{chat.last_used.astimezone():%Y-%m-%d %H:%M}"
+        )
+        what = [
+            *(["used by this notebook"] if chat.chat_id == present_id else []),
+            *(["default"] if chat.chat_id == default_id else []),
+        ]
+        row = (chat.name or "-", chat.chat_id, chat.campaign_id or "-", used, ", ".join(what))
+        rows.append(tuple(one_line(cell) for cell in row))
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    lines = ["  ".join(f"{cell:<{widths[i]}}" for i, cell in enumerate(row)) for row in rows]
+    return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
 def settings_table(settings: Ivy) -> str:

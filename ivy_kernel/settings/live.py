@@ -68,6 +68,17 @@ class LiveSettings:
         self._settings = None
         return self.current()
 
+    def beside(self, **arguments: Any) -> LiveSettings:
+        """Return other live settings: these, as they are without `attach`, and some values first.
+
+        Parameters
+        ----------
+        arguments
+            Values that come before all sources; ``None`` values count as not given.
+        """
+        given = {name: value for name, value in arguments.items() if value is not None}
+        return LiveSettings(arguments={**self._own_arguments, **given}, flags=self._flags)
+
     @property
     def attached(self) -> dict[str, str]:
         """The ids that `attach` has put before the settings; empty without it."""

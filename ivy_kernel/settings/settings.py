@@ -149,6 +149,16 @@ class Ivy(Configurable):
         # A newcomer who has set neither can run cells at once; a URL that was set is meant.
         return not self.api_key and self.sources["api_url"].kind == "default"
 
+    @property
+    def address(self) -> str:
+        """The API's address, which with the chat identifies a sandbox; ``local`` is one too."""
+        return LOCAL if self.is_local else self.api_url
+
+    @property
+    def used_chat_id(self) -> str:
+        """The chat that cells use; empty when a key is there but no chat."""
+        return self.chat_id or (LOCAL_CHAT_ID if self.is_local else "")
+
     def require(self, name: str) -> str:
         """Return the value of a text setting that an action cannot do without.
 
@@ -168,8 +178,9 @@ def missing_sentence(name: str) -> str:
     return (
         f"The setting {name} has no value: neither the environment variable "
         f"{environment_name(name)} nor Ivy.{name} in a jupyter_ivy_config file is set. "
-        f'Put {{"Ivy": {{"{name}": "…"}}}} into jupyter_ivy_config.json in a directory that '
-        f"`jupyter --paths` lists under config, and run the cell again; no restart is needed."
+        f'Run `jupyter ivy login`, or put {{"Ivy": {{"{name}": "…"}}}} into a '
+        f"jupyter_ivy_config.json where `jupyter --paths` lists config, and run the cell again; no "
+        f"restart is needed."
     )
 
 
@@ -290,6 +301,12 @@ _KEY_FORM = re.compile(r"ivy_[A-Za-z0-9_-]{16,}|eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z
 
 SHORTEST_KEY = 8
 """A shorter value is no key; it may stand in another value by chance."""
+
+
+def holds_key(text: str, settings: Ivy | None = None) -> bool:
+    """Return whether a text that is to be shown has the form of a key, or holds a known one."""
+    keys = [getattr(settings, name) for name in setting_names() if settings and is_secret(name)]
+    return bool(_KEY_FORM.search(text)) or any(len(k) >= SHORTEST_KEY and k in text for k in keys)
 
 
 def _refuse_misplaced_keys(values: Mapping[str, Any], sources: Mapping[str, Source]) -> None:
