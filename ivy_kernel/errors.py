@@ -4,6 +4,7 @@
 
     IvyError                      base; ``str()`` is one sentence that a user can act on
     ├── UsageError                a command or magic was used wrongly; nothing was done
+    │   └── RefusedPathError      a path leads out of where it must stay, or no file can have it
     ├── SettingError              a setting has a value that cannot be used
     │   └── MissingSettingError   a setting that this action needs has no value
     ├── ApiError                  the platform answered with an error status
@@ -27,7 +28,13 @@
         ├── SandboxFailedError    it failed while starting
         ├── SandboxLostError      it, or its Python, is gone and the variables with it
         ├── OutcomeUnknownError   a cell was sent, and how it ended cannot be found out
-        └── RouteError            no route can run cells there
+        ├── RouteError            no route can run cells there
+        └── SandboxFileError      a file in the sandbox cannot be used so
+            ├── NoSuchFileError   there is none of this name
+            ├── FileExistsInSandboxError  there is one already, and nothing says to replace it
+            ├── TransferInterruptedError  no progress for too long; the same command goes on
+            ├── ChecksumError     what arrived is not what was sent
+            └── ChangedFileError  it changed while it was read
 
 A user's own exception is an output of a cell, never one of these.
 """
@@ -43,6 +50,10 @@ class IvyError(Exception):
 
 class UsageError(IvyError):
     """A command or magic was used wrongly; nothing was done."""
+
+
+class RefusedPathError(UsageError):
+    """A path leads out of the directory that it must stay in, or no file can have it."""
 
 
 class SettingError(IvyError):
@@ -199,6 +210,30 @@ class OutcomeUnknownError(SandboxError):
 
 class RouteError(SandboxError):
     """No route can run cells in this sandbox."""
+
+
+class SandboxFileError(SandboxError):
+    """A file in the sandbox cannot be used so; says which, and why."""
+
+
+class NoSuchFileError(SandboxFileError):
+    """There is no file or directory of this name."""
+
+
+class FileExistsInSandboxError(SandboxFileError):
+    """There is one of this name already, here or there, and nothing says to replace it."""
+
+
+class TransferInterruptedError(SandboxFileError):
+    """A transfer made no progress for too long; what has arrived is kept, and taken up again."""
+
+
+class ChecksumError(SandboxFileError):
+    """What arrived is not what was sent."""
+
+
+class ChangedFileError(SandboxFileError):
+    """A file changed while it was read."""
 
 
 def is_out_of_files(error: BaseException | None) -> bool:

@@ -11,7 +11,7 @@ import json
 import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from jupyter_core.paths import jupyter_data_dir
 
@@ -21,12 +21,15 @@ from ivy_kernel.api.connection import Connection
 from ivy_kernel.models import Namespace, Sink
 from ivy_kernel.routes.agent.options import AgentOptions
 from ivy_kernel.routes.events import Event
-from ivy_kernel.routes.tools import TOOLS
+from ivy_kernel.routes.tools import TOOLS, SandboxTools
 from ivy_kernel.session import local_server, private_file
 from ivy_kernel.session.lifecycle import LOCAL_KEEP_ALIVE_SECONDS, Lifecycle
 from ivy_kernel.session.session import Session
 from ivy_kernel.settings.live import LiveSettings
 from ivy_kernel.settings.settings import LOCAL_CHAT_ID, Ivy, missing_sentence
+
+if TYPE_CHECKING:
+    from ivy_kernel.session.files import SandboxFiles
 
 
 # Generated session ids ----------------------------------------------------------------------------
@@ -189,6 +192,24 @@ def open_session(
         agent_options=LOCAL_AGENT if lifecycle.local else CLOUD_AGENT,
         namespace=namespace,
     )
+
+
+def open_files(live: LiveSettings, *, chat_id: str | None = None) -> SandboxFiles:
+    """Return the files of the sandbox that the settings name, or of another chat's.
+
+    Sends no request yet; `SandboxFiles.aclose` closes its connections.
+
+    Raises
+    ------
+    SettingError
+        As `open_lifecycle`.
+    """
+    # Only here: no cell needs it.
+    from ivy_kernel.session.files import SandboxFiles
+
+    lifecycle = open_lifecycle(live, chat_id=chat_id)
+    tools = SandboxTools(lifecycle.client, lifecycle.chat_id, code_fields(live.current()))
+    return SandboxFiles(lifecycle, tools, owns_lifecycle=True)
 
 
 def code_fields(settings: Ivy) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 from ivy_kernel.errors import RouteError
 from ivy_kernel.models import Json, Namespace
@@ -11,8 +12,11 @@ from ivy_kernel.routes.agent.options import AgentOptions
 from ivy_kernel.routes.agent.route import AgentRoute
 from ivy_kernel.routes.base import LiveKernel, Route, RouteListener
 from ivy_kernel.routes.one_call import NotebookRoute, ScriptRoute
-from ivy_kernel.routes.tools import SandboxTools
+from ivy_kernel.routes.tools import PYTHON_TOOL, SandboxTools
 from ivy_kernel.session.lifecycle import Lifecycle
+
+if TYPE_CHECKING:
+    from ivy_kernel.session.files import SandboxFiles
 
 
 class RouteChoice:
@@ -82,6 +86,13 @@ class RouteChoice:
     def tools(self) -> SandboxTools:
         """The sandbox's tools, with what is configured of them."""
         return SandboxTools(self._lifecycle.client, self._lifecycle.chat_id, self._code_fields)
+
+    def files(self) -> SandboxFiles:
+        """The sandbox's files, by the Python that the open route speaks to."""
+        from ivy_kernel.session.files import SandboxFiles  # no cell needs it
+
+        known = self.describe().get("call_tool")
+        return SandboxFiles(self._lifecycle, self.tools(), tool=str(known or PYTHON_TOOL))
 
     async def open(self) -> Route:
         """Choose a route, or keep the one that is open.

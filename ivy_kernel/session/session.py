@@ -6,7 +6,7 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ivy_kernel.errors import (
     IvyError,
@@ -35,6 +35,9 @@ from ivy_kernel.session.gate import SandboxGate
 from ivy_kernel.session.lifecycle import PATIENT_DEADLINES_SECONDS, Lifecycle
 from ivy_kernel.session.route_choice import RouteChoice
 from ivy_kernel.status.model import SandboxStatus
+
+if TYPE_CHECKING:
+    from ivy_kernel.session.files import SandboxFiles
 
 Result = TypeVar("Result")
 
@@ -419,6 +422,10 @@ class Session:
     def live(self) -> LiveKernel | None:
         """The kernel behind the open route, where it has one: for widgets, input, the debugger."""
         return self._choice.live
+
+    def files(self) -> SandboxFiles:
+        """Return the sandbox's files, for use beside cells."""
+        return self._choice.files()
 
     def describe(self) -> Json:
         """Return what is known of the way into the sandbox, for ``%ivy status`` and ``doctor``."""

@@ -358,6 +358,7 @@ class AgentConnection:
         return {
             "is_open": poller is not None,
             "launch_method": str(poller.calls.agent.launch_method) if poller else "",
+            "call_tool": poller.calls.agent.launch_method.call_tool if poller else "",
             "reasons": list(self._starter.reasons),
             "directory": poller.calls.agent.directory if poller else "",
             "calls_may_overlap": scheduler.may_overlap if scheduler else None,

@@ -1,0 +1,694 @@
+"""The files of one sandbox, and their transfer from and to this machine.
+
+Nothing here starts or wakes a sandbox. What comes from one is never trusted with a place on this
+machine: every name is checked, and walked to below the chosen directory without following a link.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+import os
+import secrets
+import stat
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from functools import partial
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from ivy_kernel.errors import (
+    IvyError,
+    NoSandboxError,
+    NoSuchFileError,
+    RefusedPathError,
+    SandboxFileError,
+    UsageError,
+)
+from ivy_kernel.models import Json
+from ivy_kernel.routes.file_programs import TooLargeError
+from ivy_kernel.routes.files import (
+    PART_NAME,
+    FileAccess,
+    FileEntry,
+    Listing,
+    Parcel,
+    Parts,
+    Piece,
+    ProgramFiles,
+    file_parts,
+    parts_of,
+)
+from ivy_kernel.routes.tools import PYTHON_TOOL, SandboxTools
+from ivy_kernel.session.lifecycle import Lifecycle
+from ivy_kernel.session.local_files import (
+    LocalDirectory,
+    LocalFile,
+    LocalTarget,
+    batches,
+    local_name,
+    open_source,
+    tree,
+)
+from ivy_kernel.session.meter import Meter, Progress, TransferResult
+from ivy_kernel.session.transfer import (
+    IN_FLIGHT,
+    PATIENCE_SECONDS,
+    Calls,
+    PiecewiseUpload,
+    changed,
+    download,
+    exists,
+    opened,
+    read_exactly,
+    together,
+    upload,
+    write_all,
+)
+from ivy_kernel.status.clock import monotonic_seconds
+
+Result = TypeVar("Result")
+
+SEEN_SECONDS = 10.0
+"""A sandbox that has answered within this is not looked at again."""
+
+SMALL_BYTES = 512 << 10
+"""Files up to this size travel several to a call."""
+
+BATCH_BYTES = 1 << 20
+BATCH_FILES = 250
+TREE_LIMIT = 100_000
+"""Most files of a directory that is transferred."""
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestEntry:
+    """A file that the platform has registered for the chat.
+
+    Parameters
+    ----------
+    path, name
+        Where it is, and how it is called.
+    kind
+        How it came there, in the platform's own words: ``upload``, ``export``, …
+    size_bytes, created
+        ``None`` where the platform does not say.
+    raw
+        All that it says.
+    """
+
+    path: str
+    name: str
+    kind: str
+    size_bytes: int | None
+    created: datetime | None
+    raw: Json
+
+
+class SandboxFiles:
+    """The files of one sandbox.
+
+    Parameters
+    ----------
+    lifecycle
+        The sandbox.
+    tools
+        Its tools.
+    tool
+        The one that runs Python.
+    owns_lifecycle
+        Whether `aclose` closes the lifecycle too.
+    patience_seconds
+        How long a transfer may make no progress.
+    """
+
+    def __init__(
+        self,
+        lifecycle: Lifecycle,
+        tools: SandboxTools,
+        *,
+        tool: str = PYTHON_TOOL,
+        owns_lifecycle: bool = False,
+        patience_seconds: float = PATIENCE_SECONDS,
+    ) -> None:
+        self.lifecycle = lifecycle
+        self._tools = tools
+        self._tool = tool
+        self._owns_lifecycle = owns_lifecycle
+        self._patience_seconds = patience_seconds
+        self._calls: Calls | None = None
+        self._root = ""
+        self._choosing = asyncio.Lock()
+        self._seen_at = -math.inf
+
+    @property
+    def method(self) -> str:
+        """Which way is used, in words for the user; empty before the first call."""
+        return self._calls.access.method if self._calls is not None else ""
+
+    async def aclose(self) -> None:
+        """Let go of the sandbox."""
+        if self._owns_lifecycle:
+            await self.lifecycle.aclose()
+
+    # -- looking, and changing
+
+    async def list(
+        self, path: str = "", *, recursive: bool = False, limit: int = 10_000
+    ) -> Listing:
+        """List a directory; of a file, the file alone."""
+        return await self._made(
+            lambda access: access.entries(self._parts(path), recursive=recursive, limit=limit)
+        )
+
+    async def glob(self, pattern: str, *, limit: int = 10_000) -> Listing:
+        """List what matches a pattern with ``*``, ``?``, ``[]`` and ``**``."""
+        return await self._made(
+            lambda access: access.matching("/".join(self._parts(pattern)), limit)
+        )
+
+    async def stat(self, path: str) -> FileEntry:
+        """Return one entry, without following a link.
+
+        Raises
+        ------
+        NoSuchFileError
+            When there is none.
+        """
+        return await self._made(lambda access: access.entry(self._parts(path)))
+
+    async def remove(self, path: str, *, recursive: bool = False) -> int:
+        """Remove a file or directory; return how many files that were."""
+        tries = 0
+
+        async def one(access: FileAccess) -> int:
+            nonlocal tries
+            tries += 1
+            try:
+                return await access.remove(self._file_parts(path), recursive=recursive)
+            except NoSuchFileError:
+                if tries == 1:
+                    raise
+                return 1  # by the try before, whose outcome was not known
+
+        return await self._made(one)
+
+    async def rename(self, path: str, new_path: str, *, overwrite: bool = False) -> FileEntry:
+        """Give a file or directory another place."""
+        tries = 0
+
+        async def one(access: FileAccess) -> FileEntry:
+            nonlocal tries
+            tries += 1
+            old, new = self._file_parts(path), self._file_parts(new_path)
+            try:
+                return await access.rename(old, new, overwrite=overwrite)
+            except NoSuchFileError:
+                if tries == 1:
+                    raise
+                return await access.entry(new)  # by the try before
+
+        return await self._made(one)
+
+    async def copy(self, path: str, new_path: str) -> FileEntry:
+        """Copy a file to a free name."""
+        return await self._made(
+            lambda access: access.copy(self._file_parts(path), self._file_parts(new_path))
+        )
+
+    async def make_directory(self, path: str) -> FileEntry:
+        """Make a directory and those above it; one that is there is fine."""
+        return await self._made(lambda access: access.make_directory(self._parts(path)))
+
+    # -- content
+
+    async def read(
+        self, path: str, *, offset_bytes: int = 0, limit_bytes: int | None = None
+    ) -> bytes:
+        """Read a file, or a piece of it.
+
+        Raises
+        ------
+        ChangedFileError
+            When it changed while it was read.
+        """
+        pieces = self._pieces(path, offset_bytes, limit_bytes)
+        return b"".join([piece async for piece in pieces])
+
+    def stream(self, path: str) -> AsyncIterator[bytes]:
+        """Read a file in pieces, in order, several in flight; raises as `read`."""
+        return self._pieces(path, 0, None)
+
+    async def _pieces(
+        self, path: str, offset_bytes: int, limit_bytes: int | None
+    ) -> AsyncIterator[bytes]:
+        calls = await self._ready()
+        parts = self._file_parts(path)
+        if limit_bytes is not None and limit_bytes <= calls.down.current_bytes:
+            first = await self._span(calls, parts, offset_bytes, offset_bytes + limit_bytes)
+            yield first.data
+            return
+        first = await self._span(
+            calls, parts, offset_bytes, offset_bytes + calls.down.current_bytes
+        )
+        yield first.data
+        at = offset_bytes + len(first.data)
+        end = first.version.size_bytes
+        if limit_bytes is not None:
+            end = min(end, offset_bytes + limit_bytes)
+        waiting: deque[asyncio.Future[Piece]] = deque()
+        try:
+            while at < end or waiting:
+                while at < end and len(waiting) < calls.width:
+                    stop = min(end, at + calls.down.current_bytes)
+                    waiting.append(asyncio.ensure_future(self._span(calls, parts, at, stop)))
+                    at = stop
+                piece = await waiting[0]
+                waiting.popleft()
+                if piece.version != first.version or not piece.data:
+                    raise changed(parts)
+                yield piece.data
+        finally:
+            for each in waiting:
+                each.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+
+    async def _span(self, calls: Calls, parts: Parts, start: int, end: int) -> Piece:
+        """One piece of a file, in as many calls as it takes."""
+        try:
+            piece = await calls.made(lambda: calls.access.read(parts, start, end - start))
+        except TooLargeError as error:
+            if not calls.down.refused(end - start):
+                raise SandboxFileError(f"{'/'.join(parts)!r} cannot be read: {error}") from error
+            middle = (start + end) // 2
+            one = await self._span(calls, parts, start, middle)
+            two = await self._span(calls, parts, middle, end)
+            if one.version != two.version:
+                raise changed(parts) from error
+            return Piece(one.data + two.data, one.version)
+        calls.down.succeeded(end - start)
+        self._seen_at = monotonic_seconds()
+        return piece
+
+    async def write(self, path: str, data: bytes, *, overwrite: bool = False) -> FileEntry:
+        """Write a file, whole or not at all; makes missing directories."""
+        calls = await self._ready()
+        parts = self._file_parts(path)
+        if len(data) <= calls.up.current_bytes:
+            parcel = Parcel(parts, data)
+            with suppress(TooLargeError):
+                (end,) = await calls.made(lambda: calls.access.store([parcel], overwrite=overwrite))
+                if isinstance(end, IvyError):
+                    raise end
+                return await self.stat(path)
+        handle = await self.open_upload(path, len(data))
+        try:
+            await handle.write_at(0, data)
+            return await handle.finish(overwrite=overwrite)
+        except BaseException:
+            await handle.abandon()
+            raise
+
+    async def open_upload(self, path: str, size_bytes: int | None) -> PiecewiseUpload:
+        """Begin an upload whose bytes arrive in pieces."""
+        calls = await self._ready()
+        handle = PiecewiseUpload(calls, self._file_parts(path))
+        await handle.begin(size_bytes)
+        return handle
+
+    # -- the platform's own list
+
+    async def export(self, path: str, name: str | None = None) -> Json:
+        """Register a file as a result of the chat. Source: the tool ``sandbox_export``."""
+        await self._ready()
+        parameters = {"path": "/".join(self._file_parts(path))}
+        if name is not None:
+            parameters["name"] = name
+        result = await self._tools.call("sandbox_export", parameters, 60.0)
+        if not isinstance(result, dict) or result.get("success") is False:
+            said = result.get("error") if isinstance(result, dict) else result
+            raise SandboxFileError(f"{path!r} could not be exported: {said}.")
+        return result
+
+    async def manifest(self) -> tuple[ManifestEntry, ...]:
+        """List the chat's registered files. Source: ``GET /v1/sandbox/{chatId}/manifest``."""
+        client = await self.lifecycle.client()
+        return tuple(map(_manifest_entry, await client.manifest(self.lifecycle.chat_id)))
+
+    # -- transfers
+
+    async def get(
+        self,
+        remote: str,
+        local: Path,
+        *,
+        overwrite: bool = False,
+        recursive: bool = False,
+        progress: Progress | None = None,
+    ) -> TransferResult:
+        """Bring a file or directory to this machine.
+
+        Parameters
+        ----------
+        remote
+            What to get.
+        local
+            Its place here. A file goes into it where it is a directory; a directory's files go
+            right into it, so that the same command goes on after a cut, but below ``.`` and ``..``.
+        overwrite
+            Whether files that differ are replaced.
+        recursive
+            Whether a directory is brought, with all below it.
+        progress
+            Watches.
+
+        Raises
+        ------
+        IvyError
+            What has arrived is kept beside its place, and the same command goes on from there.
+        """
+        calls = await self._ready()
+        parts = self._parts(remote)
+        entry = await calls.made(lambda: calls.access.entry(parts))
+        meter = Meter("down", calls.access.method, progress)
+        is_below = local.name in ("", "..") or (entry.kind != "directory" and local.is_dir())
+        into = local / local_name(entry.name) if is_below and entry.name else local
+        meter.name = entry.path
+        if entry.kind == "directory":
+            if not recursive:
+                raise UsageError(f"{remote!r} is a directory; -r gets it with its files.")
+            listing = await calls.made(
+                lambda: calls.access.entries(parts, recursive=True, limit=TREE_LIMIT)
+            )
+            if listing.is_truncated:
+                raise UsageError(
+                    f"{remote!r} has more than {TREE_LIMIT} files; get its directories one by one."
+                )
+            with LocalDirectory(into) as place:
+                await self._get_all(calls, listing.entries, parts, place, overwrite, meter)
+        elif entry.kind == "file":
+            with LocalDirectory(into.parent) as place:
+                name = into.name
+                await self._get_all(calls, (entry,), parts[:-1], place, overwrite, meter, name)
+        else:
+            what = "a symbolic link" if entry.kind == "link" else "no regular file"
+            raise RefusedPathError(f"{remote!r} in the sandbox is {what}; it cannot be brought.")
+        return meter.result()
+
+    async def _get_all(
+        self,
+        calls: Calls,
+        entries: Sequence[FileEntry],
+        top: Parts,
+        place: LocalDirectory,
+        overwrite: bool,
+        meter: Meter,
+        name: str = "",
+    ) -> None:
+        """Get the files among the entries below ``top``; ``name`` is that of a single one here."""
+        found: dict[Parts, FileEntry] = {}
+        for entry in entries:
+            parts = tuple(entry.path.split("/"))
+            if parts[: len(top)] != top or len(parts) == len(top):
+                raise RefusedPathError(f"The sandbox named {entry.path!r}, which is not below it.")
+            for each in parts[len(top) :]:
+                local_name(each)
+            if entry.kind == "directory":
+                continue
+            if entry.kind == "file" and not PART_NAME.fullmatch(entry.name):
+                found[parts] = entry
+            elif entry.kind != "file":
+                what = "a symbolic link" if entry.kind == "link" else "no regular file"
+                meter.left_out.append(f"{entry.path}: {what}")
+        place.refuse_twins(entry.path for entry in entries)
+        for entry in entries:
+            if entry.kind == "directory":
+                place.make(tuple(entry.path.split("/"))[len(top) :])
+        meter.files_total = len(found)
+        meter.total_bytes = sum(entry.size_bytes for entry in found.values())
+
+        def target(parts: Parts) -> LocalTarget:
+            below = parts[len(top) :]
+            return place.target(below[:-1], name or below[-1])
+
+        async def large(parts: Parts) -> None:
+            meter.name = found[parts].path
+            with target(parts) as here:
+                await download(calls, found[parts], parts, here, overwrite=overwrite, meter=meter)
+
+        async def small(batch: list[Parts]) -> list[Parts]:
+            pieces = await calls.made(lambda: calls.access.fetch(batch, BATCH_BYTES))
+            for parts, piece in zip(batch, pieces, strict=False):
+                meter.name = found[parts].path
+                if isinstance(piece, IvyError):
+                    raise piece
+                if piece is None:
+                    await large(parts)
+                    continue
+                with target(parts) as here:
+                    await asyncio.to_thread(store_here, here, piece.data, overwrite, meter, parts)
+            return batch[len(pieces) :]
+
+        await self._all(found, calls, calls.access.writes_anywhere, small, large)
+
+    async def _all(
+        self,
+        sizes: Mapping[Parts, HasSize],
+        calls: Calls,
+        may_batch: bool,
+        small: Callable[[list[Parts]], Awaitable[list[Parts]]],
+        large: Callable[[Parts], Awaitable[None]],
+    ) -> None:
+        """Move all files: small ones in batches, several in flight, then each large one."""
+        limit = SMALL_BYTES if may_batch else -1
+        few = [
+            (each.size_bytes, parts) for parts, each in sizes.items() if each.size_bytes <= limit
+        ]
+        todo = deque(batches(few, BATCH_BYTES, BATCH_FILES))
+
+        async def worker(number: int) -> None:
+            while number < calls.width and todo:
+                batch = todo.popleft()
+                try:
+                    rest = await small(batch)
+                except TooLargeError:
+                    if len(batch) == 1:
+                        await large(batch[0])
+                        continue
+                    middle = len(batch) // 2
+                    todo.extendleft((batch[middle:], batch[:middle]))
+                else:
+                    if rest:
+                        todo.appendleft(rest)
+
+        await together(worker(number) for number in range(IN_FLIGHT))
+        for parts, each in sizes.items():
+            if each.size_bytes > limit:
+                await large(parts)
+
+    async def put(
+        self,
+        local: Path,
+        remote: str,
+        *,
+        overwrite: bool = False,
+        recursive: bool = False,
+        progress: Progress | None = None,
+    ) -> TransferResult:
+        """Bring a file or directory into the sandbox; parameters and errors as `get`.
+
+        A file goes into ``remote`` where that is a directory, a directory's files right into it;
+        with an empty ``remote``, or a slash at its end, both go below it by their own name.
+        """
+        calls = await self._ready()
+        meter = Meter("up", calls.access.method, progress)
+        if not local.exists():
+            raise UsageError(f"There is no {str(local)!r} on this machine.")
+        files = {(): LocalFile((), local.stat().st_size, stat.S_IMODE(local.stat().st_mode))}
+        empty: list[Parts] = []
+        if local.is_dir():
+            if not recursive:
+                raise UsageError(f"{str(local)!r} is a directory; -r puts it with its files.")
+            found, empty = await asyncio.to_thread(tree, local, meter.left_out)
+            files = {each.names: each for each in found}
+        name = local.resolve().name
+        top = await self._destination(calls, remote, name, is_file=() in files)
+        meter.files_total = len(files)
+        meter.total_bytes = sum(each.size_bytes for each in files.values())
+        meter.name = local.name
+        for names in empty:
+            await calls.made(partial(calls.access.make_directory, (*top, *names)))
+
+        async def large(names: Parts) -> None:
+            file = open_source(local, names)
+            meter.name = "/".join((*top, *names))
+            with opened(file):
+                await upload(
+                    calls,
+                    file,
+                    (*top, *names),
+                    overwrite=overwrite,
+                    mode=files[names].mode,
+                    meter=meter,
+                )
+
+        async def small(batch: list[Parts]) -> list[Parts]:
+            parcels = await asyncio.to_thread(
+                lambda: [
+                    Parcel((*top, *names), content(local, names), files[names].mode & 0o777)
+                    for names in batch
+                ]
+            )
+            ends = await calls.made(lambda: calls.access.store(parcels, overwrite=overwrite))
+            for parcel, end in zip(parcels, ends, strict=True):
+                if isinstance(end, IvyError):
+                    raise end
+                meter.name = "/".join(parcel.parts)
+                size = len(parcel.data)
+                whole = hashlib.sha256(parcel.data).hexdigest()
+                if end == "written":
+                    meter.moved(size)
+                meter.file_done(meter.name, whole, skipped_bytes=None if end == "written" else size)
+            return []
+
+        await self._all(files, calls, calls.access.writes_anywhere, small, large)
+        return meter.result()
+
+    async def _destination(self, calls: Calls, remote: str, name: str, *, is_file: bool) -> Parts:
+        """Where something named so goes."""
+        parts = self._parts(remote)
+        if not parts or remote.endswith("/"):
+            return self._file_parts("/".join((*parts, name)))
+        if not is_file:
+            return parts
+        try:
+            entry = await calls.made(lambda: calls.access.entry(parts))
+        except NoSuchFileError:
+            return parts
+        return (*parts, name) if entry.kind == "directory" else parts
+
+    # -- the way there
+
+    async def _made(self, work: Callable[[FileAccess], Awaitable[Result]]) -> Result:
+        calls = await self._ready()
+        try:
+            result = await calls.made(lambda: work(calls.access))
+        except TooLargeError as error:
+            raise SandboxFileError(f"The sandbox's answer did not arrive whole: {error}") from error
+        self._seen_at = monotonic_seconds()
+        return result
+
+    async def _ready(self) -> Calls:
+        """Return the calls, once the sandbox is seen to be active and the way is chosen.
+
+        Raises
+        ------
+        NoSandboxError
+            When it is not active; it is not woken.
+        """
+        async with self._choosing:
+            if monotonic_seconds() - self._seen_at > SEEN_SECONDS:
+                status = await self.lifecycle.look()
+                if status.state not in ("active", "unknown"):
+                    raise NoSandboxError(
+                        f"{self.lifecycle.name} is not active ({status.state}); its files can be "
+                        f"reached after %ivy create."
+                    )
+                self._seen_at = monotonic_seconds()
+            if self._calls is None:
+                self._calls = await self._chosen()
+            return self._calls
+
+    async def _chosen(self) -> Calls:
+        known = _WAYS.get(self.lifecycle.key)
+        access: FileAccess = ProgramFiles(self._tools, self._tool)
+        calls = Calls(access, patience_seconds=self._patience_seconds)
+        if known is not None and known[0] == self._tool:
+            self._root = known[1]
+            return calls
+        self._root = await calls.made(access.root)
+        _WAYS[self.lifecycle.key] = (self._tool, self._root)
+        return calls
+
+    def _parts(self, path: str) -> Parts:
+        return parts_of(path, self._root)
+
+    def _file_parts(self, path: str) -> Parts:
+        return file_parts(path, self._root)
+
+
+_WAYS: dict[tuple[str, str, str], tuple[str, str]] = {}
+"""Sandbox → the tool that was found to run Python there, and the root."""
+
+
+class HasSize(Protocol):
+    """A file of known size, here or there."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Its size."""
+
+
+def content(path: Path, names: Parts) -> bytes:
+    """Return the content of a small local file."""
+    file = open_source(path, names)
+    with opened(file):
+        return read_exactly(file, 0, os.fstat(file).st_size)
+
+
+def store_here(
+    target: LocalTarget, data: bytes, overwrite: bool, meter: Meter, parts: Parts
+) -> None:
+    """Write a small file on this machine, whole or not at all."""
+    path, whole = "/".join(parts), hashlib.sha256(data).hexdigest()
+    old = target.existing()
+    if old is not None:
+        with opened(old):
+            if os.fstat(old).st_size == len(data) and read_exactly(old, 0, len(data)) == data:
+                meter.file_done(path, whole, skipped_bytes=len(data))
+                return
+        if not overwrite:
+            raise exists(path)
+    part = f".ivy-{secrets.token_hex(16)}.part"
+    file = target.open_part(part)
+    try:
+        with opened(file):
+            write_all(file, data, 0)
+        target.finish(part, overwrite=overwrite)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(part, dir_fd=target.directory)
+        raise
+    meter.moved(len(data))
+    meter.file_done(path, whole)
+
+
+def _manifest_entry(raw: Json) -> ManifestEntry:
+    path = next((raw[key] for key in ("path", "filePath", "key", "name") if key in raw), "")
+    kind = next((raw[key] for key in ("kind", "source", "origin", "type") if key in raw), "")
+    size = next((raw[key] for key in ("size", "sizeBytes", "bytes") if key in raw), None)
+    moment = next((raw[key] for key in ("createdAt", "created_at", "created") if key in raw), None)
+    return ManifestEntry(
+        path=str(path),
+        name=str(raw.get("name") or str(path).rpartition("/")[2]),
+        kind=str(kind),
+        size_bytes=size if isinstance(size, int) and not isinstance(size, bool) else None,
+        created=_moment(moment),
+        raw=raw,
+    )
+
+
+def _moment(value: object) -> datetime | None:
+    try:
+        if isinstance(value, str):
+            moment = datetime.fromisoformat(value.replace("Z", "+00:00"))
+            return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+        if isinstance(value, int | float):
+            return datetime.fromtimestamp(value / (1000 if value > 1e11 else 1), timezone.utc)
+    except (ValueError, OverflowError, OSError):
+        pass
+    return None
