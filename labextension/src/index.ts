@@ -210,6 +210,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
         browsers: fileBrowsers,
         documents,
         notebooks,
+        settings: settingRegistry,
         translator: translator ?? nullTranslator,
         trans,
         model,

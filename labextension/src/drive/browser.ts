@@ -12,10 +12,12 @@ import type { Contents } from '@jupyterlab/services';
 import type { ITranslator, TranslationBundle } from '@jupyterlab/translation';
 import {
   fileUploadIcon,
+  filterIcon,
   newFolderIcon,
   refreshIcon,
   ToolbarButton
 } from '@jupyterlab/ui-components';
+import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import type { Message } from '@lumino/messaging';
 import { type ISignal, Signal } from '@lumino/signaling';
 
@@ -246,6 +248,20 @@ class DriveListing extends DirListing {
   }
 }
 
+/** The settings of JupyterLab's file browser that hold for this one too. */
+const TAKEN_OVER = [
+  'singleClickNavigation',
+  'showLastModifiedColumn',
+  'showDateCreatedColumn',
+  'showFileSizeColumn',
+  'showHiddenFiles',
+  'showFileCheckboxes',
+  'sortNotebooksFirst',
+  'sortFileNamesNaturally',
+  'showFullPath',
+  'allowFileUploads'
+] as const;
+
 export interface IBrowserOptions {
   readonly id: string;
   readonly manager: IDocumentManager;
@@ -283,7 +299,19 @@ export class DriveBrowser extends FileBrowser {
     this.addClass('jp-ivy-drive');
     this.node.setAttribute('role', 'region');
     this.node.setAttribute('aria-label', trans.__('Ivy Sandbox files'));
+    this.showFileCheckboxes = false;
     this._fillToolbar(trans);
+  }
+
+  /** Take over what the user has set for JupyterLab's own file browser. */
+  set userSettings(settings: ReadonlyPartialJSONObject) {
+    for (const name of TAKEN_OVER) {
+      const value = settings[name];
+      // An older JupyterLab has fewer of them.
+      if (typeof value === 'boolean' && name in this && this[name] !== value) {
+        this[name] = value;
+      }
+    }
   }
 
   /** Emitted when a listing has arrived. */
@@ -332,6 +360,16 @@ export class DriveBrowser extends FileBrowser {
         tooltip: trans.__('Upload Files'),
         onClick: () => {
           this._chooseFiles();
+        }
+      })
+    );
+    toolbar.addItem(
+      'filter',
+      new ToolbarButton({
+        icon: filterIcon,
+        tooltip: trans.__('Filter Files by Name'),
+        onClick: () => {
+          this.showFileFilter = !this.showFileFilter;
         }
       })
     );

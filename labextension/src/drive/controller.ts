@@ -9,6 +9,7 @@ import { PathExt } from '@jupyterlab/coreutils';
 import type { IDocumentManager } from '@jupyterlab/docmanager';
 import type { IFileBrowserFactory } from '@jupyterlab/filebrowser';
 import { type INotebookTracker, NotebookActions } from '@jupyterlab/notebook';
+import type { ISettingRegistry } from '@jupyterlab/settingregistry';
 import type { ITranslator, TranslationBundle } from '@jupyterlab/translation';
 import { Debouncer } from '@lumino/polling';
 
@@ -45,6 +46,9 @@ const DRIVE_RANK = 101;
 /** Cells that end one after the other make one new listing. */
 const AFTER_CELL_MS = 500;
 
+/** The settings of JupyterLab's own file browser. */
+const FILE_BROWSER_PLUGIN = '@jupyterlab/filebrowser-extension:browser';
+
 export interface IDriveParts {
   readonly app: JupyterFrontEnd;
   readonly labShell: ILabShell;
@@ -52,6 +56,7 @@ export interface IDriveParts {
   readonly browsers: IFileBrowserFactory;
   readonly documents: IDocumentManager;
   readonly notebooks: INotebookTracker | null;
+  readonly settings: ISettingRegistry | null;
   readonly translator: ITranslator;
   readonly trans: TranslationBundle;
   readonly model: SandboxModel;
@@ -148,8 +153,26 @@ class DriveController {
         void this._afterCell.invoke().catch(() => undefined);
       }
     });
+    this._readSettings();
     this._draw();
   }
+
+  private _readSettings(): void {
+    this._parts.settings
+      ?.load(FILE_BROWSER_PLUGIN)
+      .then(settings => {
+        const read = (): void => {
+          this._browser.userSettings = settings.composite;
+        };
+        settings.changed.connect(read);
+        read();
+      })
+      .catch((error: unknown) => {
+        // An application that has no such plugin; JupyterLab's defaults hold.
+        console.warn('The settings of the file browser are not known', error);
+      });
+  }
+
   /** The sandbox's part of the view, and what it means for the listing. */
   private _draw(): void {
     const place = this._place;

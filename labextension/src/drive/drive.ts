@@ -178,9 +178,11 @@ function explained(
       headers: { 'Content-Type': 'application/json' }
     });
   };
+  // Taken out of its object: the browser's `fetch` refuses to be called as a method of another one.
+  const { fetch } = settings;
   return {
     ...settings,
-    fetch: async (input, init) => explain(await settings.fetch(input, init))
+    fetch: async (input, init) => explain(await fetch(input, init))
   };
 }
 

@@ -142,7 +142,9 @@ export class DriveHead extends Widget {
         const status = statusNow(one.status, model.read(one));
         entries.push([
           component,
-          trans.__('%1 · %2', one.name, stateLabel(status, trans))
+          status.state === 'active'
+            ? one.name
+            : trans.__('%1 · %2', one.name, stateLabel(status, trans))
         ]);
       }
     }
