@@ -7,26 +7,17 @@ busy with cells. Those that write may be run again after an outcome that is not 
 
 from __future__ import annotations
 
-import errno
-import json
 import zlib
 from base64 import b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ivy_kernel.errors import (
     AnswerError,
     BadRequestError,
-    ChecksumError,
-    FileExistsInSandboxError,
-    IvyError,
-    NoSuchFileError,
-    RefusedPathError,
     RouteError,
-    SandboxFileError,
     UnexpectedStatusError,
 )
-from ivy_kernel.models import Json
 from ivy_kernel.routes.agent.frames import (
     AgentResponse,
     AgentUnresponsiveError,
@@ -35,7 +26,7 @@ from ivy_kernel.routes.agent.frames import (
     read_response,
 )
 from ivy_kernel.routes.agent.programs import BEGIN, END, new_call_id
-from ivy_kernel.routes.tools import PYTHON_TOOL, SandboxTools
+from ivy_kernel.routes.tools import SandboxTools
 
 CALL_SECONDS = 110.0
 """Time budget of a call; a script may take 120 s."""
@@ -75,14 +66,11 @@ def step(fd,name,make=0):
     except FileNotFoundError:
         if not make: raise
     except OSError:
-        if is_link(fd,name): raise Fail('link',name)
+        if stat.S_ISLNK(os.lstat(name,dir_fd=fd).st_mode): raise Fail('link',name)
         raise
     try: os.mkdir(name,dir_fd=fd)
     except FileExistsError: pass
     return os.open(name,D,dir_fd=fd)
-def is_link(fd,name):
-    try: return stat.S_ISLNK(os.lstat(name,dir_fd=fd).st_mode)
-    except OSError: return False
 def walk(names,make=0):
     fd=os.open(ROOT,os.O_RDONLY|os.O_DIRECTORY|os.O_CLOEXEC)
     for name in names:
@@ -247,7 +235,8 @@ def one(names,b,mode):
     try:
         name,part=names[-1],A['part']
         if same(fd,name,b): return 'equal'
-        if not A['overwrite'] and exists(fd,name): raise FileExistsError(17,'',name)
+        there=os.access(name,os.F_OK,dir_fd=fd,follow_symlinks=False)
+        if there and not A['overwrite']: raise FileExistsError(17,'',name)
         try: os.unlink(part,dir_fd=fd)
         except FileNotFoundError: pass
         f=os.open(part,os.O_WRONLY|os.O_CREAT|os.O_EXCL|F,0o600,dir_fd=fd)
@@ -261,10 +250,6 @@ def one(names,b,mode):
             raise
         return 'written'
     finally: os.close(fd)
-def exists(fd,name):
-    try: os.lstat(name,dir_fd=fd)
-    except FileNotFoundError: return False
-    return True
 """
 
 _BEGIN = """
@@ -279,7 +264,8 @@ def work():
     for name in os.listdir(fd):
         if name!=part and re.fullmatch(A['stale'],name):
             try:
-                if time.time()-os.lstat(name,dir_fd=fd).st_mtime>A['seconds']: os.unlink(name,dir_fd=fd)
+                age=time.time()-os.lstat(name,dir_fd=fd).st_mtime
+                if age>A['seconds']: os.unlink(name,dir_fd=fd)
             except OSError: pass
     try: final=row(fd,names[-1],'/'.join(names))
     except FileNotFoundError: final=None
@@ -458,7 +444,7 @@ def program(
             lines = range(0, len(text), _LINE_CHARS)
             text = "\n".join([text[at : at + _LINE_CHARS] for at in lines])
     names = f"ID={call_id!r}\nBEGIN={BEGIN!r}\nEND={END!r}\nROOT={root or '.'!r}\n"
-    whole = f"{names}A={ascii(values)}\n{_BASE}{PROGRAMS[name]}{_END}"
+    whole = f"{names}A={values!a}\n{_BASE}{PROGRAMS[name]}{_END}"
     return _CARRIER.format(data=text, program=whole)
 
 
@@ -513,71 +499,3 @@ async def run(
         if size_chars > LARGE_CODE_CHARS:  # longer, perhaps, than an argument of a command may be
             raise TooLargeError(str(error)) from error
         raise
-
-
-def value_of(response: AgentResponse) -> tuple[Any, bytes]:
-    """Return the JSON value that a program said, and the bytes after it.
-
-    Raises
-    ------
-    AnswerError
-        When there is none.
-    SandboxFileError, RefusedPathError
-        When it is a failure.
-    """
-    size = response.header.get("json")
-    if not isinstance(size, int):
-        return None, response.body
-    try:  # msgspec would refuse names that are no UTF-8
-        value = json.loads(response.body[:size])
-    except (ValueError, RecursionError):
-        raise AnswerError("The sandbox's answer about its files cannot be read.") from None
-    if isinstance(value, dict) and "fail" in value:
-        raise failure(value)
-    return value, response.body[size:]
-
-
-def failure(value: Json) -> IvyError:
-    """Return the error for what a program says has failed."""
-    kind, name, number = value.get("fail"), str(value.get("name", "")), value.get("errno")
-    shown = repr(name) if name else "the file"
-    if kind == "link":
-        return RefusedPathError(
-            f"{shown} is a symbolic link, which is not followed; name the file that it leads to."
-        )
-    if kind == "kind":
-        return SandboxFileError(f"{shown} in the sandbox is no regular file, so it is left alone.")
-    if kind == "inside":
-        return RefusedPathError(f"The directory {shown} cannot be moved into itself.")
-    if kind == "damaged":
-        return ChecksumError("What arrived in the sandbox is not what was sent.")
-    sentence = _SENTENCES.get(number if isinstance(number, int) else 0)
-    if sentence is None:
-        said = str(value.get("said", "no reason was given"))
-        return SandboxFileError(f"{shown} in the sandbox cannot be used: {said}.")
-    return sentence[0](sentence[1].format(name=shown))
-
-
-_SENTENCES: dict[int, tuple[Callable[[str], IvyError], str]] = {
-    # Linux's numbers, which are those of the sandbox.
-    errno.ENOENT: (NoSuchFileError, "There is no {name} in the sandbox."),
-    errno.EEXIST: (
-        FileExistsInSandboxError,
-        "{name} exists in the sandbox already; --force replaces it.",
-    ),
-    errno.ENOTDIR: (SandboxFileError, "A directory on the way to {name} is a file."),
-    errno.EISDIR: (SandboxFileError, "{name} in the sandbox is a directory."),
-    39: (SandboxFileError, "The directory {name} is not empty; -r removes it with its files."),
-    36: (RefusedPathError, "The name {name} is too long for the sandbox's file system."),
-    errno.ENOSPC: (
-        SandboxFileError,
-        "The sandbox's disk is full; remove files there, then go on with the same command.",
-    ),
-    122: (
-        SandboxFileError,
-        "The sandbox's disk quota is used up; remove files there, then go on with the same command.",
-    ),
-    errno.EROFS: (SandboxFileError, "{name} is in a read-only area of the sandbox."),
-    errno.EACCES: (SandboxFileError, "{name} in the sandbox may not be used so: no permission."),
-    errno.EPERM: (SandboxFileError, "{name} in the sandbox may not be used so: no permission."),
-}

@@ -6,17 +6,22 @@ Names that are no UTF-8 carry their odd bytes as lone surrogates, as Python's ow
 
 from __future__ import annotations
 
+import errno
 import re
-import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from datetime import datetime, timezone
+from typing import Literal, Protocol
 
-from ivy_kernel.errors import AnswerError, IvyError, RefusedPathError, RouteError
+from ivy_kernel.errors import (
+    ChecksumError,
+    FileExistsInSandboxError,
+    IvyError,
+    NoSuchFileError,
+    RefusedPathError,
+    SandboxFileError,
+)
 from ivy_kernel.models import Json
-from ivy_kernel.routes.agent.frames import AgentResponse
-from ivy_kernel.routes.file_programs import failure, run, value_of
-from ivy_kernel.routes.tools import PYTHON_TOOL, SandboxTools
 
 Kind = Literal["file", "directory", "link", "other"]
 Parts = tuple[str, ...]
@@ -290,190 +295,107 @@ def _translated(token: re.Match[str]) -> str:
     return _EXPRESSIONS.get(token[0]) or re.escape(token[0])
 
 
-_KINDS: dict[str, Kind] = {"f": "file", "d": "directory", "l": "link"}
-
 STALE_SECONDS = 7 * 24 * 3600
 """Part files that nothing has touched for so long are removed."""
 
 
-class ProgramFiles:
-    """Access by small Python programs; see `ivy_kernel.routes.file_programs`.
+def failure(value: Json) -> IvyError:
+    """Return the error for what a program says has failed."""
+    kind, name, number = value.get("fail"), str(value.get("name", "")), value.get("errno")
+    shown = repr(name) if name else "the file"
+    if kind == "link":
+        return RefusedPathError(
+            f"{shown} is a symbolic link, which is not followed; name the file that it leads to."
+        )
+    if kind == "kind":
+        return SandboxFileError(f"{shown} in the sandbox is no regular file, so it is left alone.")
+    if kind == "inside":
+        return RefusedPathError(f"The directory {shown} cannot be moved into itself.")
+    if kind == "damaged":
+        return ChecksumError("What arrived in the sandbox is not what was sent.")
+    sentence = _SENTENCES.get(number if isinstance(number, int) else 0)
+    if sentence is None:
+        said = str(value.get("said", "no reason was given"))
+        return SandboxFileError(f"{shown} in the sandbox cannot be used: {said}.")
+    return sentence[0](sentence[1].format(name=shown))
+
+
+_SENTENCES: dict[int, tuple[Callable[[str], IvyError], str]] = {
+    # Linux's numbers, which are those of the sandbox.
+    errno.ENOENT: (NoSuchFileError, "There is no {name} in the sandbox."),
+    errno.EEXIST: (
+        FileExistsInSandboxError,
+        "{name} exists in the sandbox already; --force replaces it.",
+    ),
+    errno.ENOTDIR: (SandboxFileError, "A directory on the way to {name} is a file."),
+    errno.EISDIR: (SandboxFileError, "{name} in the sandbox is a directory."),
+    39: (SandboxFileError, "The directory {name} is not empty; -r removes it with its files."),
+    36: (RefusedPathError, "The name {name} is too long for the sandbox's file system."),
+    errno.ENOSPC: (
+        SandboxFileError,
+        "The sandbox's disk is full; remove files there, then go on with the same command.",
+    ),
+    122: (
+        SandboxFileError,
+        "The sandbox's disk quota is used up; remove files there, then run the same command.",
+    ),
+    errno.EROFS: (SandboxFileError, "{name} is in a read-only area of the sandbox."),
+    errno.EACCES: (SandboxFileError, "{name} in the sandbox may not be used so: no permission."),
+    errno.EPERM: (SandboxFileError, "{name} in the sandbox may not be used so: no permission."),
+}
+
+
+# -- the platform's own list
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestEntry:
+    """A file that the platform has registered for the chat.
 
     Parameters
     ----------
-    tools
-        The sandbox's tools.
-    tool
-        The one that runs them.
+    path, name
+        Where it is, and how it is called.
+    kind
+        How it came there, in the platform's own words: ``upload``, ``export``, …
+    size_bytes, created
+        ``None`` where the platform does not say.
+    raw
+        All that it says.
     """
 
-    writes_anywhere = True
-
-    def __init__(self, tools: SandboxTools, tool: str = PYTHON_TOOL) -> None:
-        self._tools = tools
-        self._tool = tool
-        self._root = ""
-
-    @property
-    def method(self) -> str:
-        """Which way it is, in words for the user."""
-        return f"Python in the sandbox ({self._tool})"
-
-    async def root(self) -> str:
-        """See `FileAccess.root`."""
-        try:
-            value = await self._value("probe", {})
-        except (AnswerError, RouteError) as error:
-            raise RouteError(f"{self._tool} runs no Python there: {error}") from error
-        root = value.get("root") if isinstance(value, dict) else None
-        if not isinstance(root, str) or not root.startswith("/"):
-            raise RouteError(f"{self._tool} does not tell its working directory.")
-        if self._tool != PYTHON_TOOL:  # a notebook may go elsewhere meanwhile
-            self._root = root
-        return root
-
-    async def entries(self, parts: Parts, *, recursive: bool, limit: int) -> Listing:
-        """See `FileAccess.entries`."""
-        arguments = {"parts": parts, "recursive": recursive, "limit": limit, "match": ""}
-        return _listing(await self._value("entries", arguments))
-
-    async def matching(self, pattern: str, limit: int) -> Listing:
-        """See `FileAccess.matching`."""
-        top: list[str] = []
-        for name in pattern.split("/")[:-1]:
-            if re.search(r"[*?\[]", name):
-                break
-            top.append(name)
-        deep = "/" in pattern[len("/".join(top)) + 1 :] or "**" in pattern
-        match = glob_expression(pattern)
-        arguments = {"parts": tuple(top), "recursive": deep, "limit": limit, "match": match}
-        return _listing(await self._value("entries", arguments))
-
-    async def entry(self, parts: Parts) -> FileEntry:
-        """See `FileAccess.entry`."""
-        return _entry(await self._value("entry", {"parts": parts}))
-
-    async def read(self, parts: Parts, offset_bytes: int, limit_bytes: int) -> Piece:
-        """See `FileAccess.read`."""
-        arguments = {"parts": parts, "offset": offset_bytes, "limit": limit_bytes}
-        version, data = await self._versioned("read", arguments)
-        return Piece(data, version)
-
-    async def fetch(
-        self, files: Sequence[Parts], limit_bytes: int
-    ) -> list[Piece | IvyError | None]:
-        """See `FileAccess.fetch`."""
-        arguments = {"files": list(files), "limit": limit_bytes}
-        value, data = value_of(await self._run("fetch", arguments))
-        found: list[Piece | IvyError | None] = []
-        at = 0
-        for head in value["files"]:
-            if isinstance(head, dict):
-                found.append(failure(head))
-                continue
-            size, whole, stamp = int(head[0]), int(head[1]), str(head[2])
-            piece = Piece(data[at : at + size], Version(whole, stamp))
-            at += size
-            # A file that has grown meanwhile does not fit: it travels alone.
-            found.append(piece if len(piece.data) == whole else None)
-        return found
-
-    async def store(self, parcels: Sequence[Parcel], *, overwrite: bool) -> list[str | IvyError]:
-        """See `FileAccess.store`."""
-        data = b"".join(parcel.data for parcel in parcels)
-        arguments = {
-            "files": [(parcel.parts, len(parcel.data), parcel.mode) for parcel in parcels],
-            "part": f".ivy-{secrets.token_hex(16)}.part",
-            "overwrite": overwrite,
-        }
-        value = await self._value("store", arguments, data=data)
-        return [failure(end) if isinstance(end, dict) else str(end) for end in value["files"]]
-
-    async def begin(self, parts: Parts, part_name: str, *, create: bool) -> UploadState:
-        """See `FileAccess.begin`."""
-        arguments = {
-            "parts": parts,
-            "part": part_name,
-            "create": create,
-            "stale": PART_NAME.pattern,
-            "seconds": STALE_SECONDS,
-        }
-        value = await self._value("begin", arguments)
-        final = None if value["final"] is None else _entry(value["final"])
-        return UploadState(final, int(value["part"]), int(value["free"]))
-
-    async def write(self, parts: Parts, part_name: str, offset_bytes: int, data: bytes) -> None:
-        """See `FileAccess.write`."""
-        arguments = {"parts": parts, "part": part_name, "offset": offset_bytes}
-        response = await self._run("write", arguments, data=data)
-        value_of(response)
-        if response.header.get("n") != len(data):
-            raise AnswerError("The sandbox's answer to a write cannot be read.")
-
-    async def hashes(
-        self, parts: Parts, start_bytes: int, end_bytes: int, step_bytes: int
-    ) -> tuple[list[bytes], Version]:
-        """See `FileAccess.hashes`."""
-        arguments = {"parts": parts, "start": start_bytes, "end": end_bytes, "step": step_bytes}
-        version, data = await self._versioned("hashes", arguments)
-        return [data[at : at + 32] for at in range(0, len(data), 32)], version
-
-    async def finish(
-        self, parts: Parts, part_name: str, size_bytes: int, *, overwrite: bool, mode: int
-    ) -> FileEntry:
-        """See `FileAccess.finish`."""
-        arguments = {
-            "parts": parts,
-            "part": part_name,
-            "size": size_bytes,
-            "overwrite": overwrite,
-            "mode": mode,
-        }
-        return _entry(await self._value("finish", arguments))
-
-    async def remove(self, parts: Parts, *, recursive: bool) -> int:
-        """See `FileAccess.remove`."""
-        value = await self._value("remove", {"parts": parts, "recursive": recursive})
-        return int(value["n"])
-
-    async def rename(self, parts: Parts, new_parts: Parts, *, overwrite: bool) -> FileEntry:
-        """See `FileAccess.rename`."""
-        arguments = {"parts": parts, "new": new_parts, "overwrite": overwrite}
-        return _entry(await self._value("rename", arguments))
-
-    async def copy(self, parts: Parts, new_parts: Parts) -> FileEntry:
-        """See `FileAccess.copy`."""
-        part = f".ivy-{secrets.token_hex(16)}.part"
-        arguments = {"parts": parts, "new": new_parts, "part": part}
-        return _entry(await self._value("copy", arguments))
-
-    async def make_directory(self, parts: Parts) -> FileEntry:
-        """See `FileAccess.make_directory`."""
-        return _entry(await self._value("make", {"parts": parts}))
-
-    async def _run(self, name: str, arguments: Json, *, data: bytes | None = None) -> AgentResponse:
-        return await run(self._tools, self._tool, name, arguments, data=data, root=self._root)
-
-    async def _value(self, name: str, arguments: Json, *, data: bytes | None = None) -> Any:
-        return value_of(await self._run(name, arguments, data=data))[0]
-
-    async def _versioned(self, name: str, arguments: Json) -> tuple[Version, bytes]:
-        response = await self._run(name, arguments)
-        _, data = value_of(response)
-        size, stamp = response.header.get("size"), response.header.get("stamp")
-        if not isinstance(size, int) or not isinstance(stamp, str):
-            raise AnswerError("The sandbox's answer about a file cannot be read.")
-        return Version(size, stamp), data
+    path: str
+    name: str
+    kind: str
+    size_bytes: int | None
+    created: datetime | None
+    raw: Json
 
 
-def _entry(row: Any) -> FileEntry:
-    path, kind, size, modified, is_writable = row
-    return FileEntry(
-        str(path), _KINDS.get(kind, "other"), int(size), float(modified), bool(is_writable)
+def manifest_entry(raw: Json) -> ManifestEntry:
+    """Read one entry of the manifest, whose fields the platform does not document."""
+    path = next((raw[key] for key in ("path", "filePath", "key", "name") if key in raw), "")
+    kind = next((raw[key] for key in ("kind", "source", "origin", "type") if key in raw), "")
+    size = next((raw[key] for key in ("size", "sizeBytes", "bytes") if key in raw), None)
+    moment = next((raw[key] for key in ("createdAt", "created_at", "created") if key in raw), None)
+    return ManifestEntry(
+        path=str(path),
+        name=str(raw.get("name") or str(path).rpartition("/")[2]),
+        kind=str(kind),
+        size_bytes=size if isinstance(size, int) and not isinstance(size, bool) else None,
+        created=moment_of(moment),
+        raw=raw,
     )
 
 
-def _listing(value: Any) -> Listing:
-    rows, more = value
-    entries = sorted((_entry(row) for row in rows), key=lambda entry: entry.path)
-    return Listing(tuple(entries), bool(more))
+def moment_of(value: object) -> datetime | None:
+    """Read a time in any plausible form: ISO, seconds, milliseconds; ``None`` if it is none."""
+    try:
+        if isinstance(value, str):
+            moment = datetime.fromisoformat(value.replace("Z", "+00:00"))
+            return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+        if isinstance(value, int | float):
+            return datetime.fromtimestamp(value / (1000 if value > 1e11 else 1), timezone.utc)
+    except (ValueError, OverflowError, OSError):
+        pass
+    return None

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import mimetypes
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from jupyter_core.utils import ensure_async
 from jupyter_server.auth.decorator import authorized
@@ -15,6 +16,7 @@ from jupyter_server.base.handlers import APIHandler, path_regex
 from jupyter_server.extension.application import ExtensionApp
 from jupyter_server.services.contents import handlers as contents
 from jupyter_server.services.contents.fileio import FileManagerMixin
+from jupyter_server.services.contents.handlers import validate_model
 from jupyter_server.services.contents.manager import ContentsManager
 from jupyter_server.utils import url_escape, url_path_join
 from tornado import web
@@ -87,6 +89,17 @@ class NothingHandler(IvyHandler):
 
 
 # The drive ----------------------------------------------------------------------------------------
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def authorized_for_ivy(method: Method) -> Method:
+    """Decorate a method as Jupyter's `authorized` does, for "ivy" whatever its class says.
+
+    To be applied below ``web.authenticated``, as Jupyter's.
+    """
+    return cast("Method", authorized(resource="ivy")(method))
+
+
 class DriveHandler(IvyHandler):
     """Base class of the handlers of files."""
 
@@ -131,40 +144,51 @@ class ContentsHandler(DriveHandler, contents.ContentsHandler):
         return body
 
     @web.authenticated
-    @authorized(resource="ivy")
+    @authorized_for_ivy
     async def get(self, path: str = "") -> None:
         """Send a model; with ``?fresh=1``, a user's reload, a listing of this moment."""
         if self.get_query_argument("fresh", "") == "1":
             await self.contents_manager.forget(path)
-        await super().get(path)
+        await ensure_async(super().get(path))
 
     @web.authenticated
-    @authorized(resource="ivy")
+    @authorized_for_ivy
     async def patch(self, path: str = "") -> None:
         """Rename or move."""
         self._track_activity = True
-        await super().patch(path)
+        await ensure_async(super().patch(path))
 
     @web.authenticated
-    @authorized(resource="ivy")
+    @authorized_for_ivy
     async def post(self, path: str = "") -> None:
         """Make a file or directory whose name the server chooses, or a copy."""
         self._track_activity = True
-        await super().post(path)
+        await ensure_async(super().post(path))
 
     @web.authenticated
-    @authorized(resource="ivy")
+    @authorized_for_ivy
     async def put(self, path: str = "") -> None:
-        """Save a file, or a chunk of it."""
+        """Save a file, or a chunk of it, in the place of what is there."""
         self._track_activity = True
-        await super().put(path)
+        model = self.get_json_body()
+        if not model:
+            raise web.HTTPError(400, "There is no model to save.")
+        if model.get("copy_from"):
+            raise web.HTTPError(400, "Cannot copy with PUT, only POST.")
+        if model.get("type") not in ("directory", "notebook"):
+            model["type"] = "file"
+        # Not by Jupyter's method, which looks first whether it is there: one more call for each
+        # chunk, only to say 200 or 201.
+        saved = await self.contents_manager.save(model, path)
+        validate_model(saved)
+        self._finish_model(saved)
 
     @web.authenticated
-    @authorized(resource="ivy")
+    @authorized_for_ivy
     async def delete(self, path: str = "") -> None:
         """Delete a file, or a directory with all that is in it."""
         self._track_activity = True
-        await super().delete(path)
+        await ensure_async(super().delete(path))
 
 
 class CheckpointsHandler(DriveHandler):
@@ -174,13 +198,13 @@ class CheckpointsHandler(DriveHandler):
     """
 
     @web.authenticated
-    @authorized(resource="ivy")
+    @authorized_for_ivy
     async def get(self, path: str = "") -> None:
         """Send the empty list."""
         self.finish(json.dumps([]))
 
     @web.authenticated
-    @authorized(resource="ivy")
+    @authorized_for_ivy
     async def post(self, path: str = "") -> None:
         """Answer as after a checkpoint, for JupyterLab makes one with each save."""
         self.set_status(201)
@@ -192,13 +216,13 @@ class CheckpointHandler(DriveHandler):
     """``/ivy/contents/{chat}/{path}/checkpoints/{id}``."""
 
     @web.authenticated
-    @authorized(resource="ivy")
+    @authorized_for_ivy
     async def post(self, path: str, checkpoint_id: str) -> None:
         """Refuse."""
         raise UsageError(f"A sandbox keeps no checkpoints, so {path} cannot be restored.")
 
     @web.authenticated
-    @authorized(resource="ivy")
+    @authorized_for_ivy
     async def delete(self, path: str, checkpoint_id: str) -> None:
         """Delete nothing: it is not there."""
         self.set_status(204)
@@ -215,7 +239,7 @@ class DownloadHandler(DriveHandler):
         return super(APIHandler, self).content_security_policy + "; sandbox allow-scripts"
 
     @web.authenticated
-    @authorized(resource="ivy")
+    @authorized_for_ivy
     async def head(self, path: str) -> None:
         """Send the headers."""
         self._describe(*(await self.contents_manager.open_file(path))[:1])
@@ -223,7 +247,7 @@ class DownloadHandler(DriveHandler):
         await self.finish()
 
     @web.authenticated
-    @authorized(resource="ivy")
+    @authorized_for_ivy
     async def get(self, path: str) -> None:
         """Send the file, in constant memory; a fault breaks the connection off."""
         self.check_xsrf_cookie()  # no other site may embed it
@@ -272,7 +296,7 @@ class ManifestHandler(DriveHandler):
     """``GET /ivy/manifest/{chat}``."""
 
     @web.authenticated
-    @authorized(resource="ivy")
+    @authorized_for_ivy
     async def get(self, name: str) -> None:
         """Send what the platform says of the chat's files."""
         folder, _ = await self.contents_manager.find(name)
@@ -309,10 +333,11 @@ class SendHandler(IvyHandler):
 
 async def _local_file(manager: ContentsManager, path: str) -> Path:
     """Return a file or directory of the server, if its own rules show it."""
+    untyped: Any = manager  # its methods are not annotated
     try:
-        if not manager.allow_hidden and await ensure_async(manager.is_hidden(path)):
+        if not manager.allow_hidden and await ensure_async(untyped.is_hidden(path)):
             raise web.HTTPError(404)
-        await ensure_async(manager.get(path, content=False))
+        await ensure_async(untyped.get(path, content=False))
     except web.HTTPError as exc:
         if exc.status_code != 404:
             raise
@@ -322,7 +347,7 @@ async def _local_file(manager: ContentsManager, path: str) -> Path:
             "This server does not keep its files in a directory, so they cannot be sent: download "
             "the file, and drop it onto the sandbox's folder."
         )
-    return Path(manager._get_os_path(path.strip("/")))
+    return Path(untyped._get_os_path(path.strip("/")))
 
 
 class TransfersHandler(IvyHandler):

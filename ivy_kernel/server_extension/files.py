@@ -32,7 +32,7 @@ from ivy_kernel.server_extension.folder import (
 )
 from ivy_kernel.server_extension.sandboxes import SandboxRegistry
 from ivy_kernel.session.files import SandboxFiles
-from ivy_kernel.session.meter import TransferResult
+from ivy_kernel.session.transfer import TransferResult
 
 CONTENT_LIMIT_BYTES = 64_000_000
 """A file that is given as a whole, inside JSON, may be so large."""
@@ -119,17 +119,17 @@ class DriveContents(AsyncContentsManager):
         if not path.strip("/"):
             return True
         folder, rest = await self.find(path)
-        if folder.is_known_directory(rest):
+        if folder.knows(rest):
             return True
         entry = await self._entry(path)
         return entry is not None and entry.kind == "directory"
 
     async def file_exists(self, path: str) -> bool:
-        """Whether there is such a file; one whose upload is under way is not there yet."""
+        """Whether there is such a file."""
         if "/" not in path.strip("/"):
             return False
         folder, rest = await self.find(path)
-        if (folder, rest) in self._uploads or folder.is_known_directory(rest):
+        if folder.knows(rest):
             return False
         entry = await self._entry(path)
         return entry is not None and entry.kind != "directory"
@@ -160,7 +160,7 @@ class DriveContents(AsyncContentsManager):
             return await self._root_model()
         folder, rest = await self.find(path)
         entry: FileEntry | None = None
-        if not folder.is_known_directory(rest) and (type != "directory" or not content):
+        if not folder.knows(rest) and (type != "directory" or not content):
             entry = await folder.used().stat(rest)
         if entry is None or entry.kind == "directory":
             if type not in (None, "directory"):
@@ -234,7 +234,7 @@ class DriveContents(AsyncContentsManager):
                 unlisted += 1
             elif PART_NAME.fullmatch(name):
                 continue  # a transfer under way
-            elif self.should_list(name):
+            elif self.should_list(name):  # type: ignore[no-untyped-call]  # not annotated there
                 children.append(self._model(f"{path}/{name}", entry, folder, entry.path))
         model = self._model(path, listed.directory, folder, rest)
         model["ivy"] = {
@@ -289,9 +289,9 @@ class DriveContents(AsyncContentsManager):
                     f"{model['path']} is no notebook that can be read "
                     f"({type(exc).__name__}); open it with the editor to see what it is."
                 ) from exc
-            self.mark_trusted_cells(notebook, model["path"])
+            self.mark_trusted_cells(notebook, model["path"])  # type: ignore[no-untyped-call]  # not annotated there
             model.update(content=notebook, format="json", mimetype=None)
-            self.validate_notebook_model(model, fault)
+            self.validate_notebook_model(model, fault)  # type: ignore[no-untyped-call]  # not annotated there
             return
         try:
             if format != "base64":
@@ -313,26 +313,22 @@ class DriveContents(AsyncContentsManager):
         return await self._save(model, path, overwrite=True)
 
     async def new(self, model: Json | None = None, path: str = "") -> Json:
-        """Save a file, or one chunk of it, that is not there yet; or make a directory."""
-        model = {} if model is None else model
-        model.setdefault("type", "notebook" if path.endswith(".ipynb") else "file")
-        if "content" not in model and model["type"] == "notebook":
-            model.update(content=nbformat.v4.new_notebook(), format="json")
-        elif "content" not in model and model["type"] != "directory":
-            model.update(content="", format="text")
-        return await self._save(model, path, overwrite=False)
+        """Make what `new_untitled` has found a free name for."""
+        return await self._save({} if model is None else model, path, overwrite=False)
 
     async def _save(self, model: Json, path: str, *, overwrite: bool) -> Json:
         folder, rest = await self._find_in(path)
         path = path.strip("/")
-        if model.get("type") == "directory":
+        model.setdefault("type", "notebook" if path.endswith(".ipynb") else "file")
+        if model["type"] == "directory":
             entry = await folder.changed().make_directory(rest)
             return dated(self._model(path, entry, folder, rest))
         if "content" not in model:
-            raise HTTPError(400, "No file content provided.")
+            empty = nbformat.v4.new_notebook() if model["type"] == "notebook" else ""
+            model.update(content=empty, format="text")
         data = self._encoded(model, path)
         if model.get("chunk") is not None:
-            return await self._save_chunk(folder, path, rest, model, data, overwrite=overwrite)
+            return await self._save_chunk(folder, path, rest, model, data)
         entry = await folder.changed().write(rest, data, overwrite=overwrite)
         folder.changed()  # a listing made meanwhile is from before
         saved = self._model(path, entry, folder, rest)
@@ -346,12 +342,12 @@ class DriveContents(AsyncContentsManager):
         content, kind = model["content"], model.get("type")
         if kind == "notebook":
             fault: dict[str, Any] = {}
-            notebook = nbformat.from_dict(content)  # type: ignore[no-untyped-call] # not annotated
-            self.check_and_sign(notebook, path)
-            text = nbformat.writes(
+            notebook = nbformat.from_dict(content)
+            self.check_and_sign(notebook, path)  # type: ignore[no-untyped-call]  # not annotated there
+            text: str = nbformat.writes(
                 notebook, version=nbformat.NO_CONVERT, capture_validation_error=fault
             )
-            self.validate_notebook_model(model, fault)
+            self.validate_notebook_model(model, fault)  # type: ignore[no-untyped-call]  # not annotated there
             return (text if text.endswith("\n") else text + "\n").encode()
         if kind != "file":
             raise HTTPError(400, f"{path} cannot be saved as {kind!r}.")
@@ -365,7 +361,7 @@ class DriveContents(AsyncContentsManager):
         raise HTTPError(400, "Must specify format of file contents as 'text' or 'base64'.")
 
     async def _save_chunk(
-        self, folder: Folder, path: str, rest: str, model: Json, data: bytes, *, overwrite: bool
+        self, folder: Folder, path: str, rest: str, model: Json, data: bytes
     ) -> Json:
         """Take one chunk of an upload: 1, 2, …, and -1 for the last one."""
         chunk, key = model["chunk"], (folder, rest)
@@ -374,7 +370,7 @@ class DriveContents(AsyncContentsManager):
         if chunk == 1:
             if upload is not None:  # the same file once more, from its beginning
                 await upload.abandon()
-            upload = Upload(await files.open_upload(rest, None), overwrite=overwrite)
+            upload = Upload(await files.open_upload(rest, None))
         elif upload is None:
             raise UsageError(f"The upload of {path} was broken off; upload the file again.")
         try:
@@ -432,7 +428,8 @@ class DriveContents(AsyncContentsManager):
         folder, rest = await self.find(path)
         listed = await folder.list(rest, fresh=True)
         if listed.is_truncated:
-            return await super().increment_filename(filename, path, insert)
+            free: str = await super().increment_filename(filename, path, insert)  # type: ignore[no-untyped-call]  # not annotated there
+            return free
         taken = {entry.path.rpartition("/")[2] for entry in listed.entries}
         stem, dot, extension = filename.rpartition(".")
         if extension != "ipynb":

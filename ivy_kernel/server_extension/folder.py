@@ -15,8 +15,8 @@ from ivy_kernel.errors import IvyError, UsageError
 from ivy_kernel.models import Json
 from ivy_kernel.routes.files import FileEntry, Listing
 from ivy_kernel.session.files import ManifestEntry, SandboxFiles
-from ivy_kernel.session.meter import TransferState
-from ivy_kernel.session.transfer import PiecewiseUpload
+from ivy_kernel.session.large_files import PiecewiseUpload
+from ivy_kernel.session.transfer import TransferState
 from ivy_kernel.status.clock import monotonic_seconds
 
 LISTING_LIMIT = 20_000
@@ -143,7 +143,7 @@ class Folder:
         if directory.kind != "directory":
             raise UsageError(f"{path} is not a directory.")
         listing, _ = await asyncio.gather(
-            files.list(path, limit=LISTING_LIMIT), self._await_facts(files)
+            files.list(path, limit=LISTING_LIMIT), self._await_facts()
         )
         return Listed(directory, listing)
 
@@ -166,19 +166,21 @@ class Folder:
         return self._facts.get(path)
 
     async def manifest(self) -> builtins.list[Json]:
-        """Ask the platform for the manifest."""
-        return [_fact(entry) for entry in await self._owner.files().manifest()]
+        """Ask the platform for the manifest, and remember it."""
+        facts = [_fact(entry) for entry in await self._owner.files().manifest()]
+        self._facts = {fact["path"]: fact for fact in facts}
+        return facts
 
-    async def _await_facts(self, files: SandboxFiles) -> None:
+    async def _await_facts(self) -> None:
         if monotonic_seconds() - self._facts_monotonic > MANIFEST_SECONDS:
             self._facts_monotonic = monotonic_seconds()
-            self._facts_task = asyncio.ensure_future(self._read_facts(files))
+            self._facts_task = asyncio.ensure_future(self._read_facts())
         if self._facts_task is not None:
             await asyncio.wait([self._facts_task], timeout=MANIFEST_WAIT_SECONDS)
 
-    async def _read_facts(self, files: SandboxFiles) -> None:
+    async def _read_facts(self) -> None:
         with suppress(IvyError):  # a platform without a manifest has files all the same
-            self._facts = {entry.path: _fact(entry) for entry in await files.manifest()}
+            await self.manifest()
 
     async def aclose(self) -> None:
         """End the questions under way."""
@@ -208,13 +210,10 @@ class Upload:
     ----------
     remote
         The upload in the sandbox.
-    overwrite
-        Whether it may take the place of a file.
     """
 
-    def __init__(self, remote: PiecewiseUpload, *, overwrite: bool) -> None:
+    def __init__(self, remote: PiecewiseUpload) -> None:
         self._remote = remote
-        self._overwrite = overwrite
         self._next_chunk = 1
         self._expiry: asyncio.TimerHandle | None = None
         self._ending: asyncio.Task[None] | None = None
@@ -256,10 +255,10 @@ class Upload:
             await sending
 
     async def finish(self) -> FileEntry:
-        """Give it its name."""
+        """Give it its name, in the place of what has it: the page has asked before it began."""
         await self._pass_on()
         await self._arrived()
-        return await self._remote.finish(overwrite=self._overwrite)
+        return await self._remote.finish(overwrite=True)
 
     def expire_later(self, forget: Callable[[], object]) -> None:
         """Abandon it, and have it forgotten, unless the next chunk comes in time."""

@@ -37,8 +37,9 @@ MIN_REFRESH_SECONDS = 10.0
 _INTERVALS = PollIntervals()
 
 _WITHOUT_FILES: dict[State, str] = {
-    "none": "has not been started, so that there are no files to show; a cell, the panel or "
-    "%ivy create starts it",
+    # Ivy's API says no more of one that sleeps.
+    "none": "is not running, so that its files cannot be shown. A cell, the panel or %ivy create "
+    "starts it, with the files that the chat has",
     "provisioning": "is starting; its files are shown as soon as it is active",
     "restoring": "is resuming; its files are shown as soon as it is active",
     "hibernating": "is going to sleep; its files are kept, and are shown again once it is resumed",

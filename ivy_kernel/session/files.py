@@ -9,104 +9,76 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import math
-import os
-import secrets
 import stat
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from ivy_kernel.errors import (
     IvyError,
     NoSandboxError,
     NoSuchFileError,
     RefusedPathError,
+    RouteError,
     SandboxFileError,
+    TransferInterruptedError,
     UsageError,
 )
 from ivy_kernel.models import Json
+from ivy_kernel.routes.file_access import ProgramFiles
 from ivy_kernel.routes.file_programs import TooLargeError
+from ivy_kernel.routes.file_tools import ToolFiles
 from ivy_kernel.routes.files import (
-    PART_NAME,
     FileAccess,
     FileEntry,
     Listing,
+    ManifestEntry,
     Parcel,
     Parts,
-    Piece,
-    ProgramFiles,
     file_parts,
+    manifest_entry,
     parts_of,
 )
 from ivy_kernel.routes.tools import PYTHON_TOOL, SandboxTools
+from ivy_kernel.session.large_files import PiecewiseUpload, download, opened, pieces, upload
 from ivy_kernel.session.lifecycle import Lifecycle
 from ivy_kernel.session.local_files import (
     LocalDirectory,
     LocalFile,
     LocalTarget,
-    batches,
+    content,
     local_name,
     open_source,
+    store_here,
     tree,
+    wanted,
 )
-from ivy_kernel.session.meter import Meter, Progress, TransferResult
 from ivy_kernel.session.transfer import (
-    IN_FLIGHT,
+    BATCH_BYTES,
     PATIENCE_SECONDS,
+    Batch,
     Calls,
-    PiecewiseUpload,
-    changed,
-    download,
-    exists,
-    opened,
-    read_exactly,
-    together,
-    upload,
-    write_all,
+    Meter,
+    Progress,
+    TransferResult,
+    move_many,
 )
 from ivy_kernel.status.clock import monotonic_seconds
+
+__all__ = ["FileEntry", "Listing", "ManifestEntry", "SandboxFiles"]
 
 Result = TypeVar("Result")
 
 SEEN_SECONDS = 10.0
 """A sandbox that has answered within this is not looked at again."""
 
-SMALL_BYTES = 512 << 10
-"""Files up to this size travel several to a call."""
+PROBE_SECONDS = 15.0
+"""How long a way may fail before the next one is tried."""
 
-BATCH_BYTES = 1 << 20
-BATCH_FILES = 250
 TREE_LIMIT = 100_000
 """Most files of a directory that is transferred."""
-
-
-@dataclass(frozen=True, slots=True)
-class ManifestEntry:
-    """A file that the platform has registered for the chat.
-
-    Parameters
-    ----------
-    path, name
-        Where it is, and how it is called.
-    kind
-        How it came there, in the platform's own words: ``upload``, ``export``, …
-    size_bytes, created
-        ``None`` where the platform does not say.
-    raw
-        All that it says.
-    """
-
-    path: str
-    name: str
-    kind: str
-    size_bytes: int | None
-    created: datetime | None
-    raw: Json
 
 
 class SandboxFiles:
@@ -183,36 +155,19 @@ class SandboxFiles:
 
     async def remove(self, path: str, *, recursive: bool = False) -> int:
         """Remove a file or directory; return how many files that were."""
-        tries = 0
+        parts = self._file_parts(path)
 
-        async def one(access: FileAccess) -> int:
-            nonlocal tries
-            tries += 1
-            try:
-                return await access.remove(self._file_parts(path), recursive=recursive)
-            except NoSuchFileError:
-                if tries == 1:
-                    raise
-                return 1  # by the try before, whose outcome was not known
+        async def done(_: FileAccess) -> int:
+            return 1
 
-        return await self._made(one)
+        return await self._made_once(lambda to: to.remove(parts, recursive=recursive), done)
 
     async def rename(self, path: str, new_path: str, *, overwrite: bool = False) -> FileEntry:
         """Give a file or directory another place."""
-        tries = 0
-
-        async def one(access: FileAccess) -> FileEntry:
-            nonlocal tries
-            tries += 1
-            old, new = self._file_parts(path), self._file_parts(new_path)
-            try:
-                return await access.rename(old, new, overwrite=overwrite)
-            except NoSuchFileError:
-                if tries == 1:
-                    raise
-                return await access.entry(new)  # by the try before
-
-        return await self._made(one)
+        old, new = self._file_parts(path), self._file_parts(new_path)
+        return await self._made_once(
+            lambda to: to.rename(old, new, overwrite=overwrite), lambda to: to.entry(new)
+        )
 
     async def copy(self, path: str, new_path: str) -> FileEntry:
         """Copy a file to a free name."""
@@ -236,63 +191,16 @@ class SandboxFiles:
         ChangedFileError
             When it changed while it was read.
         """
-        pieces = self._pieces(path, offset_bytes, limit_bytes)
-        return b"".join([piece async for piece in pieces])
-
-    def stream(self, path: str) -> AsyncIterator[bytes]:
-        """Read a file in pieces, in order, several in flight; raises as `read`."""
-        return self._pieces(path, 0, None)
-
-    async def _pieces(
-        self, path: str, offset_bytes: int, limit_bytes: int | None
-    ) -> AsyncIterator[bytes]:
         calls = await self._ready()
-        parts = self._file_parts(path)
-        if limit_bytes is not None and limit_bytes <= calls.down.current_bytes:
-            first = await self._span(calls, parts, offset_bytes, offset_bytes + limit_bytes)
-            yield first.data
-            return
-        first = await self._span(
-            calls, parts, offset_bytes, offset_bytes + calls.down.current_bytes
-        )
-        yield first.data
-        at = offset_bytes + len(first.data)
-        end = first.version.size_bytes
-        if limit_bytes is not None:
-            end = min(end, offset_bytes + limit_bytes)
-        waiting: deque[asyncio.Future[Piece]] = deque()
-        try:
-            while at < end or waiting:
-                while at < end and len(waiting) < calls.width:
-                    stop = min(end, at + calls.down.current_bytes)
-                    waiting.append(asyncio.ensure_future(self._span(calls, parts, at, stop)))
-                    at = stop
-                piece = await waiting[0]
-                waiting.popleft()
-                if piece.version != first.version or not piece.data:
-                    raise changed(parts)
-                yield piece.data
-        finally:
-            for each in waiting:
-                each.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)
+        found = pieces(calls, self._file_parts(path), offset_bytes, limit_bytes)
+        return b"".join([piece async for piece in found])
 
-    async def _span(self, calls: Calls, parts: Parts, start: int, end: int) -> Piece:
-        """One piece of a file, in as many calls as it takes."""
-        try:
-            piece = await calls.made(lambda: calls.access.read(parts, start, end - start))
-        except TooLargeError as error:
-            if not calls.down.refused(end - start):
-                raise SandboxFileError(f"{'/'.join(parts)!r} cannot be read: {error}") from error
-            middle = (start + end) // 2
-            one = await self._span(calls, parts, start, middle)
-            two = await self._span(calls, parts, middle, end)
-            if one.version != two.version:
-                raise changed(parts) from error
-            return Piece(one.data + two.data, one.version)
-        calls.down.succeeded(end - start)
-        self._seen_at = monotonic_seconds()
-        return piece
+    async def stream(self, path: str) -> AsyncIterator[bytes]:
+        """Read a file in pieces, in order, several in flight; raises as `read`."""
+        calls = await self._ready()
+        async for piece in pieces(calls, self._file_parts(path)):
+            self._seen_at = monotonic_seconds()
+            yield piece
 
     async def write(self, path: str, data: bytes, *, overwrite: bool = False) -> FileEntry:
         """Write a file, whole or not at all; makes missing directories."""
@@ -337,7 +245,7 @@ class SandboxFiles:
     async def manifest(self) -> tuple[ManifestEntry, ...]:
         """List the chat's registered files. Source: ``GET /v1/sandbox/{chatId}/manifest``."""
         client = await self.lifecycle.client()
-        return tuple(map(_manifest_entry, await client.manifest(self.lifecycle.chat_id)))
+        return tuple(map(manifest_entry, await client.manifest(self.lifecycle.chat_id)))
 
     # -- transfers
 
@@ -410,20 +318,7 @@ class SandboxFiles:
         name: str = "",
     ) -> None:
         """Get the files among the entries below ``top``; ``name`` is that of a single one here."""
-        found: dict[Parts, FileEntry] = {}
-        for entry in entries:
-            parts = tuple(entry.path.split("/"))
-            if parts[: len(top)] != top or len(parts) == len(top):
-                raise RefusedPathError(f"The sandbox named {entry.path!r}, which is not below it.")
-            for each in parts[len(top) :]:
-                local_name(each)
-            if entry.kind == "directory":
-                continue
-            if entry.kind == "file" and not PART_NAME.fullmatch(entry.name):
-                found[parts] = entry
-            elif entry.kind != "file":
-                what = "a symbolic link" if entry.kind == "link" else "no regular file"
-                meter.left_out.append(f"{entry.path}: {what}")
+        found = wanted(entries, top, meter.left_out)
         place.refuse_twins(entry.path for entry in entries)
         for entry in entries:
             if entry.kind == "directory":
@@ -440,7 +335,7 @@ class SandboxFiles:
             with target(parts) as here:
                 await download(calls, found[parts], parts, here, overwrite=overwrite, meter=meter)
 
-        async def small(batch: list[Parts]) -> list[Parts]:
+        async def small(batch: Batch) -> Batch:
             pieces = await calls.made(lambda: calls.access.fetch(batch, BATCH_BYTES))
             for parts, piece in zip(batch, pieces, strict=False):
                 meter.name = found[parts].path
@@ -453,42 +348,7 @@ class SandboxFiles:
                     await asyncio.to_thread(store_here, here, piece.data, overwrite, meter, parts)
             return batch[len(pieces) :]
 
-        await self._all(found, calls, calls.access.writes_anywhere, small, large)
-
-    async def _all(
-        self,
-        sizes: Mapping[Parts, HasSize],
-        calls: Calls,
-        may_batch: bool,
-        small: Callable[[list[Parts]], Awaitable[list[Parts]]],
-        large: Callable[[Parts], Awaitable[None]],
-    ) -> None:
-        """Move all files: small ones in batches, several in flight, then each large one."""
-        limit = SMALL_BYTES if may_batch else -1
-        few = [
-            (each.size_bytes, parts) for parts, each in sizes.items() if each.size_bytes <= limit
-        ]
-        todo = deque(batches(few, BATCH_BYTES, BATCH_FILES))
-
-        async def worker(number: int) -> None:
-            while number < calls.width and todo:
-                batch = todo.popleft()
-                try:
-                    rest = await small(batch)
-                except TooLargeError:
-                    if len(batch) == 1:
-                        await large(batch[0])
-                        continue
-                    middle = len(batch) // 2
-                    todo.extendleft((batch[middle:], batch[:middle]))
-                else:
-                    if rest:
-                        todo.appendleft(rest)
-
-        await together(worker(number) for number in range(IN_FLIGHT))
-        for parts, each in sizes.items():
-            if each.size_bytes > limit:
-                await large(parts)
+        await move_many(calls, found, small, large)
 
     async def put(
         self,
@@ -508,8 +368,10 @@ class SandboxFiles:
         meter = Meter("up", calls.access.method, progress)
         if not local.exists():
             raise UsageError(f"There is no {str(local)!r} on this machine.")
-        files = {(): LocalFile((), local.stat().st_size, stat.S_IMODE(local.stat().st_mode))}
-        empty: list[Parts] = []
+        about = local.stat()
+        mode = stat.S_IMODE(about.st_mode)
+        files: dict[Parts, LocalFile] = {(): LocalFile((), about.st_size, mode)}
+        empty: Batch = []
         if local.is_dir():
             if not recursive:
                 raise UsageError(f"{str(local)!r} is a directory; -r puts it with its files.")
@@ -536,7 +398,7 @@ class SandboxFiles:
                     meter=meter,
                 )
 
-        async def small(batch: list[Parts]) -> list[Parts]:
+        async def small(batch: Batch) -> Batch:
             parcels = await asyncio.to_thread(
                 lambda: [
                     Parcel((*top, *names), content(local, names), files[names].mode & 0o777)
@@ -555,7 +417,7 @@ class SandboxFiles:
                 meter.file_done(meter.name, whole, skipped_bytes=None if end == "written" else size)
             return []
 
-        await self._all(files, calls, calls.access.writes_anywhere, small, large)
+        await move_many(calls, files, small, large)
         return meter.result()
 
     async def _destination(self, calls: Calls, remote: str, name: str, *, is_file: bool) -> Parts:
@@ -582,6 +444,26 @@ class SandboxFiles:
         self._seen_at = monotonic_seconds()
         return result
 
+    async def _made_once(
+        self,
+        work: Callable[[FileAccess], Awaitable[Result]],
+        done: Callable[[FileAccess], Awaitable[Result]],
+    ) -> Result:
+        """What takes a file away: missing at a second try, the first one has done it."""
+        tries = 0
+
+        async def one(access: FileAccess) -> Result:
+            nonlocal tries
+            tries += 1
+            try:
+                return await work(access)
+            except NoSuchFileError:
+                if tries == 1:
+                    raise
+                return await done(access)
+
+        return await self._made(one)
+
     async def _ready(self) -> Calls:
         """Return the calls, once the sandbox is seen to be active and the way is chosen.
 
@@ -604,15 +486,25 @@ class SandboxFiles:
             return self._calls
 
     async def _chosen(self) -> Calls:
-        known = _WAYS.get(self.lifecycle.key)
-        access: FileAccess = ProgramFiles(self._tools, self._tool)
-        calls = Calls(access, patience_seconds=self._patience_seconds)
-        if known is not None and known[0] == self._tool:
+        """The first way that works; found once for a sandbox."""
+        known = _WAYS.get((self.lifecycle.key, self._tool))
+        ways: list[FileAccess] = [ProgramFiles(self._tools, self._tool), ToolFiles(self._tools)]
+        if known is not None and known[0] == ways[0].method:
             self._root = known[1]
-            return calls
-        self._root = await calls.made(access.root)
-        _WAYS[self.lifecycle.key] = (self._tool, self._root)
-        return calls
+            return Calls(ways[0], patience_seconds=self._patience_seconds)
+        refused: list[str] = []
+        for access in ways:
+            calls = Calls(access, patience_seconds=PROBE_SECONDS)
+            try:
+                self._root = await calls.made(access.root)
+            except (RouteError, TransferInterruptedError) as error:
+                refused.append(str(error))
+                continue
+            _WAYS[self.lifecycle.key, self._tool] = (access.method, self._root)
+            return Calls(access, patience_seconds=self._patience_seconds)
+        raise SandboxFileError(
+            f"There is no way to the files of {self.lifecycle.name}: {'; '.join(refused)}"
+        )
 
     def _parts(self, path: str) -> Parts:
         return parts_of(path, self._root)
@@ -621,74 +513,5 @@ class SandboxFiles:
         return file_parts(path, self._root)
 
 
-_WAYS: dict[tuple[str, str, str], tuple[str, str]] = {}
-"""Sandbox → the tool that was found to run Python there, and the root."""
-
-
-class HasSize(Protocol):
-    """A file of known size, here or there."""
-
-    @property
-    def size_bytes(self) -> int:
-        """Its size."""
-
-
-def content(path: Path, names: Parts) -> bytes:
-    """Return the content of a small local file."""
-    file = open_source(path, names)
-    with opened(file):
-        return read_exactly(file, 0, os.fstat(file).st_size)
-
-
-def store_here(
-    target: LocalTarget, data: bytes, overwrite: bool, meter: Meter, parts: Parts
-) -> None:
-    """Write a small file on this machine, whole or not at all."""
-    path, whole = "/".join(parts), hashlib.sha256(data).hexdigest()
-    old = target.existing()
-    if old is not None:
-        with opened(old):
-            if os.fstat(old).st_size == len(data) and read_exactly(old, 0, len(data)) == data:
-                meter.file_done(path, whole, skipped_bytes=len(data))
-                return
-        if not overwrite:
-            raise exists(path)
-    part = f".ivy-{secrets.token_hex(16)}.part"
-    file = target.open_part(part)
-    try:
-        with opened(file):
-            write_all(file, data, 0)
-        target.finish(part, overwrite=overwrite)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(part, dir_fd=target.directory)
-        raise
-    meter.moved(len(data))
-    meter.file_done(path, whole)
-
-
-def _manifest_entry(raw: Json) -> ManifestEntry:
-    path = next((raw[key] for key in ("path", "filePath", "key", "name") if key in raw), "")
-    kind = next((raw[key] for key in ("kind", "source", "origin", "type") if key in raw), "")
-    size = next((raw[key] for key in ("size", "sizeBytes", "bytes") if key in raw), None)
-    moment = next((raw[key] for key in ("createdAt", "created_at", "created") if key in raw), None)
-    return ManifestEntry(
-        path=str(path),
-        name=str(raw.get("name") or str(path).rpartition("/")[2]),
-        kind=str(kind),
-        size_bytes=size if isinstance(size, int) and not isinstance(size, bool) else None,
-        created=_moment(moment),
-        raw=raw,
-    )
-
-
-def _moment(value: object) -> datetime | None:
-    try:
-        if isinstance(value, str):
-            moment = datetime.fromisoformat(value.replace("Z", "+00:00"))
-            return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
-        if isinstance(value, int | float):
-            return datetime.fromtimestamp(value / (1000 if value > 1e11 else 1), timezone.utc)
-    except (ValueError, OverflowError, OSError):
-        pass
-    return None
+_WAYS: dict[tuple[tuple[str, str, str], str], tuple[str, str]] = {}
+"""Sandbox, and tool that runs Python → the way that was found to work, and the root."""

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
+import secrets
 import stat
 import time
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
 from ivy_kernel.errors import RefusedPathError, SandboxFileError, UsageError
-from ivy_kernel.routes.files import NAME_LIMIT_BYTES, PART_NAME, STALE_SECONDS, Parts
-from ivy_kernel.session.transfer import exists
+from ivy_kernel.routes.files import NAME_LIMIT_BYTES, PART_NAME, STALE_SECONDS, FileEntry, Parts
+from ivy_kernel.session.large_files import exists, opened, read_exactly, write_all
+from ivy_kernel.session.transfer import Meter
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -55,7 +58,7 @@ class LocalDirectory:
             ) from error
         self._swept: set[Parts] = set()
 
-    def __enter__(self) -> LocalDirectory:
+    def __enter__(self) -> LocalDirectory:  # noqa: PYI034 - Self is not in Python 3.10
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -139,7 +142,7 @@ class LocalTarget:
     directory: int
     name: str
 
-    def __enter__(self) -> LocalTarget:
+    def __enter__(self) -> LocalTarget:  # noqa: PYI034 - Self is not in Python 3.10
         return self
 
     def __exit__(
@@ -188,7 +191,7 @@ class LocalTarget:
             os.chmod(part, mode, dir_fd=self.directory)
         try:
             if overwrite:
-                os.rename(part, self.name, **here)
+                os.rename(part, self.name, **here)  # noqa: PTH104 - within an open directory
                 return
             try:
                 os.link(part, self.name, follow_symlinks=False, **here)
@@ -197,7 +200,7 @@ class LocalTarget:
             except OSError:  # no hard links here: the name is reserved first
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE
                 os.close(os.open(self.name, flags, mode, dir_fd=self.directory))
-                os.rename(part, self.name, **here)
+                os.rename(part, self.name, **here)  # noqa: PTH104 - within an open directory
             else:
                 os.unlink(part, dir_fd=self.directory)
         except FileExistsError:
@@ -238,6 +241,36 @@ def refused(name: str, error: OSError) -> SandboxFileError | RefusedPathError:
     return SandboxFileError(f"{name!r} here cannot be written: {error.strerror}.")
 
 
+def wanted(entries: Iterable[FileEntry], top: Parts, left_out: list[str]) -> dict[Parts, FileEntry]:
+    """Return the files among what the sandbox lists below ``top``; each name may exist here.
+
+    Parameters
+    ----------
+    entries, top
+        The list, and what it was asked for.
+    left_out
+        Takes what is no file, each with the reason.
+
+    Raises
+    ------
+    RefusedPathError
+        When a name leads elsewhere, or cannot exist here.
+    """
+    found: dict[Parts, FileEntry] = {}
+    for entry in entries:
+        parts = tuple(entry.path.split("/"))
+        if parts[: len(top)] != top or len(parts) == len(top):
+            raise RefusedPathError(f"The sandbox named {entry.path!r}, which is not below it.")
+        for name in parts[len(top) :]:
+            local_name(name)
+        if entry.kind == "file" and not PART_NAME.fullmatch(entry.name):
+            found[parts] = entry
+        elif entry.kind in ("link", "other"):
+            what = "a symbolic link" if entry.kind == "link" else "no regular file"
+            left_out.append(f"{entry.path}: {what}")
+    return found
+
+
 # -- what is sent from here
 
 
@@ -274,8 +307,9 @@ def tree(top: Path, left_out: list[str]) -> tuple[list[LocalFile], list[Parts]]:
         parts = Path(directory).relative_to(top).parts
         below.sort()
         for name in list(below):
-            if stat.S_ISLNK(os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode):
-                left_out.append(f"{'/'.join((*parts, name))}: a symbolic link")
+            about = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+            if stat.S_ISLNK(about.st_mode):
+                left_out += [f"{'/'.join((*parts, name))}: a symbolic link"]
         for name in sorted(names):
             about = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
             path = (*parts, name)
@@ -328,17 +362,35 @@ def open_source(path: Path, names: Parts = ()) -> int:
     return file
 
 
-def batches(
-    files: Iterable[tuple[int, Parts]], limit_bytes: int, limit: int
-) -> Iterator[list[Parts]]:
-    """Yield small files in batches that one call carries."""
-    batch: list[Parts] = []
-    room = limit_bytes
-    for size, parts in files:
-        if batch and (size > room or len(batch) >= limit):
-            yield batch
-            batch, room = [], limit_bytes
-        batch.append(parts)
-        room -= size
-    if batch:
-        yield batch
+def content(path: Path, names: Parts) -> bytes:
+    """Return the content of a small local file."""
+    file = open_source(path, names)
+    with opened(file):
+        return read_exactly(file, 0, os.fstat(file).st_size)
+
+
+def store_here(
+    target: LocalTarget, data: bytes, overwrite: bool, meter: Meter, parts: Parts
+) -> None:
+    """Write a small file on this machine, whole or not at all."""
+    path, whole = "/".join(parts), hashlib.sha256(data).hexdigest()
+    old = target.existing()
+    if old is not None:
+        with opened(old):
+            if os.fstat(old).st_size == len(data) and read_exactly(old, 0, len(data)) == data:
+                meter.file_done(path, whole, skipped_bytes=len(data))
+                return
+        if not overwrite:
+            raise exists(path)
+    part = f".ivy-{secrets.token_hex(16)}.part"
+    file = target.open_part(part)
+    try:
+        with opened(file):
+            write_all(file, data, 0)
+        target.finish(part, overwrite=overwrite)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(part, dir_fd=target.directory)
+        raise
+    meter.moved(len(data))
+    meter.file_done(path, whole)

@@ -377,8 +377,7 @@ class Session:
         await self._gate.require_active()
         if not self._gate.in_contact:
             return None  # the next cell has to look first
-        route = self._idle_route()
-        if route is None:
+        if (route := self._idle_route()) is None:
             return None
         if route.live is not None:  # its kernel takes questions beside cells
             return await route.ask(msg_type, content)
@@ -406,12 +405,8 @@ class Session:
     async def open_live(self, status: SandboxStatus) -> None:
         """Attach to the living kernel that an earlier process of ours may have left working.
 
-        Starts no sandbox, and does nothing where no route has such a kernel.
-
-        Parameters
-        ----------
-        status
-            The sandbox as it was seen just now.
+        Starts no sandbox, and does nothing where no route has such a kernel; ``status`` is the
+        sandbox as it was seen just now.
         """
         if status.state != "active" or self.fresh_wanted or not self._choice.may_be_live:
             return

@@ -1,47 +1,33 @@
-"""The transfer of one file's bytes, in chunks: several in flight, repeated, verified, resumable.
-
-An upload fills a hidden part file beside the final name, a download one beside the local target.
-What such a part holds is compared with the source range by range, by SHA-256, so that a transfer
-goes on from there whatever cut it, and needs no journal that could be wrong.
-"""
+"""The calls of a transfer: several in flight, of a size that goes through, repeated in patience."""
 
 from __future__ import annotations
 
 import asyncio
-import errno
-import hashlib
-import os
 import random
-import secrets
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from itertools import zip_longest
-from typing import Any, Protocol, TypeVar
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, TypeVar
 
 from ivy_kernel.errors import (
     ApiError,
-    ChangedFileError,
     ChecksumError,
-    FileExistsInSandboxError,
     IvyError,
     NetworkError,
-    NoSuchFileError,
     NotReadyError,
-    NotSentError,
     RateLimitedError,
     SandboxFileError,
     TransferInterruptedError,
     UntrustedServerError,
 )
 from ivy_kernel.routes.file_programs import TooLargeError
-from ivy_kernel.routes.files import FileAccess, FileEntry, Parts, Version
-from ivy_kernel.session.meter import Meter, Progress, TransferResult, TransferState
+from ivy_kernel.routes.files import FileAccess, Parts
 from ivy_kernel.status.backoff import Backoff
 from ivy_kernel.status.clock import monotonic_seconds
 
-__all__ = ["Progress", "TransferResult", "TransferState"]
-
 Result = TypeVar("Result")
+Direction = Literal["up", "down"]
+Batch = list[Parts]
 Span = tuple[int, int]
 """From which byte, and up to which."""
 
@@ -51,18 +37,182 @@ IN_FLIGHT = 4
 SMALLEST_CHUNK_BYTES = 4 << 10
 FIRST_CHUNK_BYTES = 1 << 20
 LARGEST_CHUNK_BYTES = 4 << 20
-SMALLEST_RANGE_BYTES = 256 << 10
-MOST_RANGES = 4096
-"""A hash for each makes 128 KiB, however long the file is."""
 
-HASHED_BYTES = 128 << 20
-"""How much one call hashes: a second's work."""
+SMALL_BYTES = 512 << 10
+"""Files up to this size travel several to a call."""
+
+BATCH_BYTES = 1 << 20
+BATCH_FILES = 250
 
 PATIENCE_SECONDS = 60.0
-ROUNDS = 3
-"""How often what turned out damaged is sent again before that is an error."""
+PROGRESS_SECONDS = 0.25
 
 BACKOFF = Backoff(first_seconds=0.2, longest_seconds=5.0, longest_asked_seconds=30.0)
+
+
+@dataclass(frozen=True, slots=True)
+class TransferState:
+    """How far a transfer has come.
+
+    Parameters
+    ----------
+    name
+        The file under way.
+    direction
+        ``up`` to the sandbox, ``down`` from it.
+    done_bytes, total_bytes
+        Of all files; the total is ``None`` while it is not known.
+    files_done, files_total
+        Files.
+    seconds_left
+        Estimated from the speed of the last seconds; ``None`` when that tells nothing yet.
+    bytes_per_second
+        Likewise; 0 at first.
+    resumed_bytes
+        What an earlier try had brought already.
+    method
+        Which way is used, in words for the user.
+    """
+
+    name: str
+    direction: Direction
+    done_bytes: int
+    total_bytes: int | None
+    files_done: int
+    files_total: int
+    seconds_left: float | None
+    bytes_per_second: float
+    resumed_bytes: int
+    method: str
+
+
+class Progress(Protocol):
+    """Shows how far a transfer has come."""
+
+    def on_progress(self, state: TransferState) -> None:
+        """Called a few times a second, and once at the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransferResult:
+    """What a transfer has done.
+
+    Parameters
+    ----------
+    files, total_bytes
+        All files that are there now, and their size.
+    sent_bytes, resumed_bytes
+        What was moved now, and what an earlier try had moved.
+    skipped
+        Files that were there already, and equal.
+    seconds
+        How long it took.
+    method
+        Which way was used, in words for the user.
+    sha256
+        Path in the sandbox → SHA-256 of the file, in hexadecimal.
+    left_out
+        What was not transferred, each with the reason, such as links.
+    """
+
+    files: int
+    total_bytes: int
+    sent_bytes: int
+    resumed_bytes: int
+    skipped: int
+    seconds: float
+    method: str
+    sha256: dict[str, str] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
+
+
+class Meter:
+    """Counts what a transfer moves, and tells its watcher.
+
+    Parameters
+    ----------
+    direction, method
+        As in `TransferState`.
+    progress
+        The watcher; ``None`` for none.
+    """
+
+    def __init__(self, direction: Direction, method: str, progress: Progress | None) -> None:
+        self._direction: Direction = direction
+        self._method = method
+        self._progress = progress
+        self.began = monotonic_seconds()
+        self._told = self.began
+        self._marks: list[tuple[float, int]] = [(self.began, 0)]
+        self.name = ""
+        self.total_bytes: int | None = None
+        self.files_total = self.files_done = self.skipped = 0
+        self.done_bytes = self.sent_bytes = self.resumed_bytes = 0
+        self.sha256: dict[str, str] = {}
+        self.left_out: list[str] = []
+
+    def moved(self, size_bytes: int) -> None:
+        """Count bytes that have arrived."""
+        self.done_bytes += size_bytes
+        self.sent_bytes += size_bytes
+        self.tell()
+
+    def resumed(self, size_bytes: int) -> None:
+        """Count bytes that an earlier try has moved."""
+        self.done_bytes += size_bytes
+        self.resumed_bytes += size_bytes
+        self.tell()
+
+    def file_done(self, path: str, sha256: str, *, skipped_bytes: int | None = None) -> None:
+        """Count a file; ``skipped_bytes`` is its size where it was there already."""
+        self.files_done += 1
+        if sha256:
+            self.sha256[path] = sha256
+        if skipped_bytes is not None:
+            self.skipped += 1
+            self.done_bytes += skipped_bytes
+        self.tell()
+
+    def tell(self, *, is_last: bool = False) -> None:
+        """Tell the watcher, but only a few times a second."""
+        now = monotonic_seconds()
+        if self._progress is None or (now - self._told < PROGRESS_SECONDS and not is_last):
+            return
+        self._told = now
+        self._marks = [*self._marks[-20:], (now, self.sent_bytes)]
+        first, last = self._marks[0], self._marks[-1]
+        speed = (last[1] - first[1]) / max(last[0] - first[0], 1e-3)
+        left = None
+        if self.total_bytes is not None and speed > 0:
+            left = max(0, self.total_bytes - self.done_bytes) / speed
+        state = TransferState(
+            name=self.name,
+            direction=self._direction,
+            done_bytes=self.done_bytes,
+            total_bytes=self.total_bytes,
+            files_done=self.files_done,
+            files_total=self.files_total,
+            seconds_left=left,
+            bytes_per_second=speed,
+            resumed_bytes=self.resumed_bytes,
+            method=self._method,
+        )
+        self._progress.on_progress(state)
+
+    def result(self) -> TransferResult:
+        """Tell the end, and return what was done."""
+        self.tell(is_last=True)
+        return TransferResult(
+            files=self.files_done,
+            total_bytes=self.done_bytes,
+            sent_bytes=self.sent_bytes,
+            resumed_bytes=self.resumed_bytes,
+            skipped=self.skipped,
+            seconds=monotonic_seconds() - self.began,
+            method=self._method,
+            sha256=self.sha256,
+            left_out=tuple(self.left_out),
+        )
 
 
 class ChunkSize:
@@ -125,7 +275,7 @@ class Calls:
         self.patience_seconds = patience_seconds
         self.up = ChunkSize()
         self.down = ChunkSize()
-        self.width = IN_FLIGHT
+        self.width = IN_FLIGHT if access.writes_anywhere else 1  # appending keeps an order
         self._success_at = 0.0
 
     async def made(self, work: Callable[[], Awaitable[Result]]) -> Result:
@@ -166,7 +316,7 @@ def may_pass(error: IvyError) -> bool:
         return False
     if isinstance(error, ApiError):
         return error.status_code >= 500 or isinstance(error, RateLimitedError | NotReadyError)
-    return isinstance(error, NetworkError | NotSentError | ChecksumError)
+    return isinstance(error, NetworkError | ChecksumError)
 
 
 class Gaps:
@@ -225,6 +375,73 @@ async def move(
     await together(worker(number) for number in range(IN_FLIGHT))
 
 
+class HasSize(Protocol):
+    """A file of known size, here or there."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Its size."""
+
+
+async def move_many(
+    calls: Calls,
+    files: Mapping[Parts, HasSize],
+    small: Callable[[Batch], Awaitable[Batch]],
+    large: Callable[[Parts], Awaitable[None]],
+) -> None:
+    """Move all files: small ones in batches, several in flight, then each large one.
+
+    Parameters
+    ----------
+    calls
+        The calls.
+    files
+        Name → file.
+    small
+        Moves a batch, and returns what of it found no room.
+    large
+        Moves one file in chunks.
+    """
+    few = [
+        (each.size_bytes, parts) for parts, each in files.items() if each.size_bytes <= SMALL_BYTES
+    ]
+    todo = deque(batches(few))
+
+    async def worker(number: int) -> None:
+        while number < calls.width and todo:
+            batch = todo.popleft()
+            try:
+                rest = await small(batch)
+            except TooLargeError:
+                if len(batch) == 1:
+                    await large(batch[0])
+                    continue
+                middle = len(batch) // 2
+                todo.extendleft((batch[middle:], batch[:middle]))
+            else:
+                if rest:
+                    todo.appendleft(rest)
+
+    await together(worker(number) for number in range(IN_FLIGHT))
+    for parts, each in files.items():
+        if each.size_bytes > SMALL_BYTES:
+            await large(parts)
+
+
+def batches(files: Iterable[tuple[int, Parts]]) -> Iterator[Batch]:
+    """Yield small files, each with its size, in batches that one call carries."""
+    batch: Batch = []
+    room = BATCH_BYTES
+    for size, parts in files:
+        if batch and (size > room or len(batch) >= BATCH_FILES):
+            yield batch
+            batch, room = [], BATCH_BYTES
+        batch.append(parts)
+        room -= size
+    if batch:
+        yield batch
+
+
 async def together(work: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
     """Run all at once; at the first error, or when cancelled, end all and wait for their ends."""
     tasks = [asyncio.ensure_future(each) for each in work]
@@ -234,387 +451,3 @@ async def together(work: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-# -- ranges and their hashes
-
-
-def range_bytes(size_bytes: int) -> int:
-    """Return the length of the ranges that a file of this size is compared by."""
-    step = SMALLEST_RANGE_BYTES
-    while step * MOST_RANGES < size_bytes:
-        step *= 2
-    return step
-
-
-def read_exactly(file: int, start: int, end: int) -> bytes:
-    """Return these bytes of a local file.
-
-    Raises
-    ------
-    ChangedFileError
-        When it has become shorter.
-    """
-    pieces = []
-    while start < end:
-        data = os.pread(file, min(end - start, 1 << 20), start)
-        if not data:
-            raise ChangedFileError("The local file became shorter while it was read.")
-        pieces.append(data)
-        start += len(data)
-    return b"".join(pieces)
-
-
-def write_all(file: int, data: bytes, offset_bytes: int) -> None:
-    """Write bytes into a local file.
-
-    Raises
-    ------
-    SandboxFileError
-        When the disk is full.
-    """
-    view = memoryview(data)
-    try:
-        while view:
-            written = os.pwrite(file, view, offset_bytes)
-            offset_bytes += written
-            view = view[written:]
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise SandboxFileError(
-                "The disk of this machine is full; make room, then go on with the same command."
-            ) from error
-        raise SandboxFileError(f"The local file cannot be written: {error.strerror}.") from error
-
-
-def digests(file: int, end_bytes: int, step_bytes: int) -> tuple[list[bytes], str]:
-    """Return the SHA-256 of each range of a local file up to ``end_bytes``, and of all of it."""
-    whole, ranges = hashlib.sha256(), []
-    for start in range(0, end_bytes, step_bytes):
-        one = hashlib.sha256()
-        for at in range(start, min(start + step_bytes, end_bytes), 1 << 20):
-            data = read_exactly(file, at, min(at + (1 << 20), start + step_bytes, end_bytes))
-            one.update(data)
-            whole.update(data)
-        ranges.append(one.digest())
-    return ranges, whole.hexdigest()
-
-
-async def remote_digests(
-    calls: Calls, parts: Parts, end_bytes: int, step_bytes: int
-) -> tuple[list[bytes], Version | None]:
-    """Return the SHA-256 of each range of a file in the sandbox, and its version.
-
-    Raises
-    ------
-    ChangedFileError
-        When it changed meanwhile.
-    """
-    found: dict[int, list[bytes]] = {}
-    versions: set[Version] = set()
-
-    async def one(start: int, end: int) -> None:
-        hashes, version = await calls.access.hashes(parts, start, end, step_bytes)
-        found[start] = hashes
-        versions.add(version)
-        if len(versions) > 1 or len(hashes) < -(-(end - start) // step_bytes):
-            raise changed(parts)
-
-    most = max(HASHED_BYTES, step_bytes)
-    sizes = ChunkSize(most, step_bytes, most)
-    await move(calls, Gaps([(0, end_bytes)]), sizes, one)
-    return [each for start in sorted(found) for each in found[start]], next(iter(versions), None)
-
-
-def differing(ours: list[bytes], theirs: list[bytes], size_bytes: int, step: int) -> Iterator[Span]:
-    """Yield the ranges that are not equal."""
-    for number, (one, other) in enumerate(zip_longest(ours, theirs)):
-        if one != other:
-            yield number * step, min((number + 1) * step, size_bytes)
-
-
-def changed(parts: Parts) -> ChangedFileError:
-    """Return the error for a file of the sandbox that is not what it was."""
-    return ChangedFileError(
-        f"{'/'.join(parts)!r} changed in the sandbox while it was read; run the same command again."
-    )
-
-
-def part_name(parts: Parts, size_bytes: int, ranges: Iterable[bytes] = ()) -> str:
-    """Return the name of the part file of this content under this name."""
-    identity = hashlib.sha256(f"{size_bytes} {len(parts)} ".encode())
-    identity.update("/".join(parts).encode("utf-8", "surrogateescape"))
-    for each in ranges:
-        identity.update(each)
-    return f".ivy-{identity.hexdigest()[:32]}.part"
-
-
-# -- one large file
-
-
-async def upload(
-    calls: Calls, file: int, parts: Parts, *, overwrite: bool, mode: int, meter: Meter
-) -> None:
-    """Bring one local file, open as ``file``, into the sandbox.
-
-    Raises
-    ------
-    FileExistsInSandboxError
-        When another one has its name, and ``overwrite`` does not say to replace it.
-    IvyError
-        See the module; what has arrived stays in the part file.
-    """
-    access, before = calls.access, os.fstat(file)
-    size, path = before.st_size, "/".join(parts)
-    step = range_bytes(size)
-    ours, whole = await asyncio.to_thread(digests, file, size, step)
-    part = part_name(parts, size, ours)
-    state = await calls.made(lambda: access.begin(parts, part, create=False))
-    if state.final is not None and await _is_there(calls, state.final, parts, ours, size, step):
-        meter.file_done(path, whole, skipped_bytes=size)
-        return
-    if state.final is not None and not overwrite:
-        raise exists(path)
-    if state.free_bytes is not None and state.free_bytes < size - state.part_bytes:
-        raise SandboxFileError(
-            f"The sandbox's disk has room for {state.free_bytes} bytes, and {path!r} needs {size}; "
-            f"remove files there, then run the same command again."
-        )
-    state = await calls.made(lambda: access.begin(parts, part, create=True))
-    beside = (*parts[:-1], part)
-    spans: list[Span] = [(0, size)]
-    if state.part_bytes:
-        theirs, _ = await remote_digests(calls, beside, min(state.part_bytes, size), step)
-        spans = list(differing(ours, theirs, size, step))
-    gaps = Gaps(spans)
-    meter.resumed(size - gaps.total_bytes)
-
-    async def one(start: int, end: int) -> None:
-        data = await asyncio.to_thread(read_exactly, file, start, end)
-        await access.write(parts, part, start, data)
-        meter.moved(end - start)
-
-    for _ in range(ROUNDS):
-        await move(calls, gaps, calls.up, one)
-        now = os.fstat(file)
-        if (now.st_size, now.st_mtime_ns) != (size, before.st_mtime_ns):
-            raise ChangedFileError(
-                f"The local file for {path!r} changed while it was sent; run the same command again."
-            )
-        theirs, _ = await remote_digests(calls, beside, size, step)
-        gaps = Gaps(differing(ours, theirs, size, step))
-        if not gaps.total_bytes:
-            break
-        meter.done_bytes -= gaps.total_bytes
-    else:
-        raise ChecksumError(
-            f"{path!r} does not arrive as it was sent, after {ROUNDS} rounds; nothing was left "
-            f"under its name."
-        )
-    await _finish(calls, parts, part, ours, step, size, overwrite=overwrite, mode=mode)
-    meter.file_done(path, whole)
-
-
-async def _is_there(
-    calls: Calls, final: FileEntry, parts: Parts, ours: list[bytes], size: int, step: int
-) -> bool:
-    """Whether the file that has the final name is equal to ours."""
-    if final.kind != "file" or final.size_bytes != size:
-        return False
-    theirs, _ = await remote_digests(calls, parts, size, step)
-    return theirs == ours
-
-
-async def _finish(
-    calls: Calls,
-    parts: Parts,
-    part: str,
-    ours: list[bytes],
-    step: int,
-    size: int,
-    *,
-    overwrite: bool,
-    mode: int,
-) -> None:
-    tries = 0
-
-    async def one() -> None:
-        nonlocal tries
-        tries += 1
-        try:
-            await calls.access.finish(parts, part, size, overwrite=overwrite, mode=mode)
-        except (NoSuchFileError, FileExistsInSandboxError):
-            if tries == 1:
-                raise
-            # The try before had an unknown outcome: it may have given the name.
-            final = await calls.access.entry(parts)
-            if not await _is_there(calls, final, parts, ours, size, step):
-                raise
-
-    await calls.made(one)
-
-
-def exists(path: str) -> FileExistsInSandboxError:
-    """Return the error for a name that is taken."""
-    return FileExistsInSandboxError(f"{path!r} exists and differs; --force replaces it.")
-
-
-class Target(Protocol):
-    """A place for a file on this machine, in a directory that is held open."""
-
-    def existing(self) -> int | None:
-        """Open the file that has the name; ``None`` when it is free."""
-
-    def open_part(self, name: str) -> int:
-        """Open the part file, made where it is missing."""
-
-    def finish(self, part: str, *, overwrite: bool) -> None:
-        """Give the part file the final name, never over another file unless ``overwrite``."""
-
-
-async def download(
-    calls: Calls, entry: FileEntry, parts: Parts, target: Target, *, overwrite: bool, meter: Meter
-) -> None:
-    """Bring one file of the sandbox to this machine.
-
-    Raises
-    ------
-    FileExistsInSandboxError
-        When another one has its name, and ``overwrite`` does not say to replace it.
-    IvyError
-        See the module; what has arrived stays in the part file.
-    """
-    access, size, step = calls.access, entry.size_bytes, range_bytes(entry.size_bytes)
-    theirs: list[bytes] = []
-    version: Version | None = None
-    if access.writes_anywhere:  # else nothing there can hash, and all is read anew
-        theirs, version = await remote_digests(calls, parts, size, step)
-        if version is not None and version.size_bytes != size:
-            raise changed(parts)
-    old = target.existing()
-    if old is not None:
-        with opened(old):
-            is_equal = bool(theirs) and os.fstat(old).st_size == size
-            if is_equal:
-                ours, whole = await asyncio.to_thread(digests, old, size, step)
-                if ours == theirs:
-                    meter.file_done(entry.path, whole, skipped_bytes=size)
-                    return
-        if not overwrite:
-            raise exists(entry.path)
-    part = part_name(parts, size)
-    file = target.open_part(part)
-    with opened(file):
-        had = min(os.fstat(file).st_size, size)
-        gaps = Gaps([(0, size)])
-        if had and theirs:
-            ours, _ = await asyncio.to_thread(digests, file, had, step)
-            gaps = Gaps(differing(theirs, ours, size, step))
-        meter.resumed(size - gaps.total_bytes)
-
-        async def one(start: int, end: int) -> None:
-            nonlocal version
-            piece = await access.read(parts, start, end - start)
-            version = version or piece.version
-            if piece.version != version or len(piece.data) != end - start:
-                raise changed(parts)
-            await asyncio.to_thread(write_all, file, piece.data, start)
-            meter.moved(end - start)
-
-        for _ in range(ROUNDS):
-            await move(calls, gaps, calls.down, one)
-            os.ftruncate(file, size)
-            ours, whole = await asyncio.to_thread(digests, file, size, step)
-            gaps = Gaps(differing(theirs, ours, size, step) if theirs else ())
-            if not gaps.total_bytes:
-                break
-            meter.done_bytes -= gaps.total_bytes
-        else:
-            raise ChecksumError(
-                f"{entry.path!r} does not arrive as it is in the sandbox, after {ROUNDS} rounds."
-            )
-        await asyncio.to_thread(os.fsync, file)
-        target.finish(part, overwrite=overwrite)
-    meter.file_done(entry.path, whole)
-
-
-@contextmanager
-def opened(file: int) -> Iterator[None]:
-    """Close a file in the end."""
-    try:
-        yield
-    finally:
-        os.close(file)
-
-
-class PiecewiseUpload:
-    """An upload whose bytes arrive in pieces, in any order; made by `SandboxFiles.open_upload`.
-
-    Parameters
-    ----------
-    calls
-        The calls of the sandbox.
-    parts
-        Where the file goes.
-    """
-
-    def __init__(self, calls: Calls, parts: Parts) -> None:
-        self._calls = calls
-        self._parts = parts
-        self._part = f".ivy-{secrets.token_hex(16)}.part"
-        self._pieces: dict[int, tuple[int, bytes]] = {}
-
-    async def begin(self, size_bytes: int | None) -> None:
-        """Make the part file."""
-        access = self._calls.access
-        state = await self._calls.made(lambda: access.begin(self._parts, self._part, create=True))
-        if None not in (state.free_bytes, size_bytes) and state.free_bytes < size_bytes:  # type: ignore[operator]  # neither is None
-            await self.abandon()
-            raise SandboxFileError(
-                f"The sandbox's disk has room for {state.free_bytes} bytes, not for {size_bytes}; "
-                f"remove files there first."
-            )
-
-    async def write_at(self, offset_bytes: int, data: bytes) -> None:
-        """Write a piece; pieces may come in any order, and again."""
-
-        async def one(start: int, end: int) -> None:
-            piece = data[start - offset_bytes : end - offset_bytes]
-            await self._calls.access.write(self._parts, self._part, start, piece)
-            self._pieces[start] = (end, hashlib.sha256(piece).digest())
-
-        gaps = Gaps([(offset_bytes, offset_bytes + len(data))])
-        await move(self._calls, gaps, self._calls.up, one)
-
-    async def finish(self, *, overwrite: bool = False) -> FileEntry:
-        """Check what has arrived, and give it its name.
-
-        Raises
-        ------
-        ChecksumError
-            When a piece is missing, or is not what was written.
-        """
-        at, beside, access = 0, (*self._parts[:-1], self._part), self._calls.access
-        for start, (end, digest) in sorted(self._pieces.items()):
-            if start > at:
-                break
-            at = max(at, end)
-
-            async def same(start: int = start, end: int = end, digest: bytes = digest) -> bool:
-                return (await access.hashes(beside, start, end, end - start))[0] == [digest]
-
-            if not await self._calls.made(same):
-                at = -1
-                break
-        if at != max((end for end, _ in self._pieces.values()), default=0):
-            await self.abandon()
-            raise ChecksumError(f"Not all of {'/'.join(self._parts)!r} has arrived; send it again.")
-        return await self._calls.made(
-            lambda: access.finish(self._parts, self._part, at, overwrite=overwrite, mode=0o644)
-        )
-
-    async def abandon(self) -> None:
-        """Remove what has arrived."""
-        beside = (*self._parts[:-1], self._part)
-        with suppress(IvyError):
-            await self._calls.access.remove(beside, recursive=False)

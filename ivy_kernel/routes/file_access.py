@@ -1,0 +1,240 @@
+"""Access to a sandbox's files by small Python programs: one tool call for each operation."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+from ivy_kernel.errors import (
+    AnswerError,
+    IvyError,
+    RouteError,
+)
+from ivy_kernel.models import Json
+from ivy_kernel.routes.agent.frames import AgentResponse
+from ivy_kernel.routes.file_programs import run
+from ivy_kernel.routes.files import (
+    PART_NAME,
+    STALE_SECONDS,
+    FileEntry,
+    Kind,
+    Listing,
+    Parcel,
+    Parts,
+    Piece,
+    UploadState,
+    Version,
+    failure,
+    glob_expression,
+)
+from ivy_kernel.routes.tools import PYTHON_TOOL, SandboxTools
+
+_KINDS: dict[str, Kind] = {"f": "file", "d": "directory", "l": "link"}
+
+
+class ProgramFiles:
+    """Access by small Python programs; see `ivy_kernel.routes.file_programs`.
+
+    Parameters
+    ----------
+    tools
+        The sandbox's tools.
+    tool
+        The one that runs them.
+    """
+
+    writes_anywhere = True
+
+    def __init__(self, tools: SandboxTools, tool: str = PYTHON_TOOL) -> None:
+        self._tools = tools
+        self._tool = tool
+        self._root = ""
+
+    @property
+    def method(self) -> str:
+        """Which way it is, in words for the user."""
+        return f"Python in the sandbox ({self._tool})"
+
+    async def root(self) -> str:
+        """See `FileAccess.root`."""
+        try:
+            value = await self._value("probe", {})
+        except (AnswerError, RouteError) as error:
+            raise RouteError(f"{self._tool} runs no Python there: {error}") from error
+        root = value.get("root") if isinstance(value, dict) else None
+        if not isinstance(root, str) or not root.startswith("/"):
+            raise RouteError(f"{self._tool} does not tell its working directory.")
+        if self._tool != PYTHON_TOOL:  # a notebook may go elsewhere meanwhile
+            self._root = root
+        return root
+
+    async def entries(self, parts: Parts, *, recursive: bool, limit: int) -> Listing:
+        """See `FileAccess.entries`."""
+        arguments = {"parts": parts, "recursive": recursive, "limit": limit, "match": ""}
+        return _listing(await self._value("entries", arguments))
+
+    async def matching(self, pattern: str, limit: int) -> Listing:
+        """See `FileAccess.matching`."""
+        top: list[str] = []
+        for name in pattern.split("/")[:-1]:
+            if re.search(r"[*?\[]", name):
+                break
+            top.append(name)
+        deep = "/" in pattern[len("/".join(top)) + 1 :] or "**" in pattern
+        match = glob_expression(pattern)
+        arguments = {"parts": tuple(top), "recursive": deep, "limit": limit, "match": match}
+        return _listing(await self._value("entries", arguments))
+
+    async def entry(self, parts: Parts) -> FileEntry:
+        """See `FileAccess.entry`."""
+        return _entry(await self._value("entry", {"parts": parts}))
+
+    async def read(self, parts: Parts, offset_bytes: int, limit_bytes: int) -> Piece:
+        """See `FileAccess.read`."""
+        arguments = {"parts": parts, "offset": offset_bytes, "limit": limit_bytes}
+        version, data = await self._versioned("read", arguments)
+        return Piece(data, version)
+
+    async def fetch(
+        self, files: Sequence[Parts], limit_bytes: int
+    ) -> list[Piece | IvyError | None]:
+        """See `FileAccess.fetch`."""
+        arguments = {"files": list(files), "limit": limit_bytes}
+        value, data = value_of(await self._run("fetch", arguments))
+        found: list[Piece | IvyError | None] = []
+        at = 0
+        for head in value["files"]:
+            if isinstance(head, dict):
+                found.append(failure(head))
+                continue
+            size, whole, stamp = int(head[0]), int(head[1]), str(head[2])
+            piece = Piece(data[at : at + size], Version(whole, stamp))
+            at += size
+            # A file that has grown meanwhile does not fit: it travels alone.
+            found.append(piece if len(piece.data) == whole else None)
+        return found
+
+    async def store(self, parcels: Sequence[Parcel], *, overwrite: bool) -> list[str | IvyError]:
+        """See `FileAccess.store`."""
+        data = b"".join(parcel.data for parcel in parcels)
+        arguments = {
+            "files": [(parcel.parts, len(parcel.data), parcel.mode) for parcel in parcels],
+            "part": f".ivy-{secrets.token_hex(16)}.part",
+            "overwrite": overwrite,
+        }
+        value = await self._value("store", arguments, data=data)
+        return [failure(end) if isinstance(end, dict) else str(end) for end in value["files"]]
+
+    async def begin(self, parts: Parts, part_name: str, *, create: bool) -> UploadState:
+        """See `FileAccess.begin`."""
+        arguments = {
+            "parts": parts,
+            "part": part_name,
+            "create": create,
+            "stale": PART_NAME.pattern,
+            "seconds": STALE_SECONDS,
+        }
+        value = await self._value("begin", arguments)
+        final = None if value["final"] is None else _entry(value["final"])
+        return UploadState(final, int(value["part"]), int(value["free"]))
+
+    async def write(self, parts: Parts, part_name: str, offset_bytes: int, data: bytes) -> None:
+        """See `FileAccess.write`."""
+        arguments = {"parts": parts, "part": part_name, "offset": offset_bytes}
+        response = await self._run("write", arguments, data=data)
+        value_of(response)
+        if response.header.get("n") != len(data):
+            raise AnswerError("The sandbox's answer to a write cannot be read.")
+
+    async def hashes(
+        self, parts: Parts, start_bytes: int, end_bytes: int, step_bytes: int
+    ) -> tuple[list[bytes], Version]:
+        """See `FileAccess.hashes`."""
+        arguments = {"parts": parts, "start": start_bytes, "end": end_bytes, "step": step_bytes}
+        version, data = await self._versioned("hashes", arguments)
+        return [data[at : at + 32] for at in range(0, len(data), 32)], version
+
+    async def finish(
+        self, parts: Parts, part_name: str, size_bytes: int, *, overwrite: bool, mode: int
+    ) -> FileEntry:
+        """See `FileAccess.finish`."""
+        arguments = {
+            "parts": parts,
+            "part": part_name,
+            "size": size_bytes,
+            "overwrite": overwrite,
+            "mode": mode,
+        }
+        return _entry(await self._value("finish", arguments))
+
+    async def remove(self, parts: Parts, *, recursive: bool) -> int:
+        """See `FileAccess.remove`."""
+        value = await self._value("remove", {"parts": parts, "recursive": recursive})
+        return int(value["n"])
+
+    async def rename(self, parts: Parts, new_parts: Parts, *, overwrite: bool) -> FileEntry:
+        """See `FileAccess.rename`."""
+        arguments = {"parts": parts, "new": new_parts, "overwrite": overwrite}
+        return _entry(await self._value("rename", arguments))
+
+    async def copy(self, parts: Parts, new_parts: Parts) -> FileEntry:
+        """See `FileAccess.copy`."""
+        part = f".ivy-{secrets.token_hex(16)}.part"
+        arguments = {"parts": parts, "new": new_parts, "part": part}
+        return _entry(await self._value("copy", arguments))
+
+    async def make_directory(self, parts: Parts) -> FileEntry:
+        """See `FileAccess.make_directory`."""
+        return _entry(await self._value("make", {"parts": parts}))
+
+    async def _run(self, name: str, arguments: Json, *, data: bytes | None = None) -> AgentResponse:
+        return await run(self._tools, self._tool, name, arguments, data=data, root=self._root)
+
+    async def _value(self, name: str, arguments: Json, *, data: bytes | None = None) -> Any:
+        return value_of(await self._run(name, arguments, data=data))[0]
+
+    async def _versioned(self, name: str, arguments: Json) -> tuple[Version, bytes]:
+        response = await self._run(name, arguments)
+        _, data = value_of(response)
+        size, stamp = response.header.get("size"), response.header.get("stamp")
+        if not isinstance(size, int) or not isinstance(stamp, str):
+            raise AnswerError("The sandbox's answer about a file cannot be read.")
+        return Version(size, stamp), data
+
+
+def _entry(row: Any) -> FileEntry:
+    path, kind, size, modified, is_writable = row
+    return FileEntry(
+        str(path), _KINDS.get(kind, "other"), int(size), float(modified), bool(is_writable)
+    )
+
+
+def _listing(value: Any) -> Listing:
+    rows, more = value
+    entries = sorted((_entry(row) for row in rows), key=lambda entry: entry.path)
+    return Listing(tuple(entries), bool(more))
+
+
+def value_of(response: AgentResponse) -> tuple[Any, bytes]:
+    """Return the JSON value that a program said, and the bytes after it.
+
+    Raises
+    ------
+    AnswerError
+        When there is none.
+    SandboxFileError, RefusedPathError
+        When it is a failure.
+    """
+    size = response.header.get("json")
+    if not isinstance(size, int):
+        return None, response.body
+    try:  # msgspec would refuse names that are no UTF-8
+        value = json.loads(response.body[:size])
+    except (ValueError, RecursionError):
+        raise AnswerError("The sandbox's answer about its files cannot be read.") from None
+    if isinstance(value, dict) and "fail" in value:
+        raise failure(value)
+    return value, response.body[size:]
