@@ -58,6 +58,7 @@ export default tseslint.config(
       'src/format.ts',
       'src/warnings.ts',
       'src/sse.ts',
+      'src/drive/entries.ts',
       'src/views/banner.ts',
       'src/views/card.ts',
       'src/views/dom.ts',

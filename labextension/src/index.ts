@@ -12,6 +12,8 @@ import {
   ISessionContextDialogs,
   Notification
 } from '@jupyterlab/apputils';
+import { IDocumentManager } from '@jupyterlab/docmanager';
+import { IFileBrowserFactory } from '@jupyterlab/filebrowser';
 import { INotebookTracker } from '@jupyterlab/notebook';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { IStatusBar } from '@jupyterlab/statusbar';
@@ -23,6 +25,7 @@ import { CellCommandIDs, CellNotifier } from './cellNotifier';
 import { ChatsModel } from './chatsModel';
 import { addCommands, CommandIDs, pickSandbox } from './commands';
 import { CurrentNotebook } from './currentNotebook';
+import { addDrive } from './drive/controller';
 import { ivyIcon } from './icons';
 import { SandboxModel } from './model';
 import { SandboxNotifier } from './notifications';
@@ -57,7 +60,9 @@ const plugin: JupyterFrontEndPlugin<void> = {
     IStatusBar,
     INotebookTracker,
     ICommandPalette,
-    ISessionContextDialogs
+    ISessionContextDialogs,
+    IFileBrowserFactory,
+    IDocumentManager
   ],
   activate: (
     app: JupyterFrontEnd,
@@ -68,7 +73,9 @@ const plugin: JupyterFrontEndPlugin<void> = {
     statusBar: IStatusBar | null,
     notebooks: INotebookTracker | null,
     palette: ICommandPalette | null,
-    sessionDialogs: ISessionContextDialogs | null
+    sessionDialogs: ISessionContextDialogs | null,
+    fileBrowsers: IFileBrowserFactory | null,
+    documents: IDocumentManager | null
   ): void => {
     const trans = (translator ?? nullTranslator).load('ivy-kernel');
     const { commands, serviceManager, shell } = app;
@@ -229,6 +236,27 @@ const plugin: JupyterFrontEndPlugin<void> = {
       .catch((error: unknown) => {
         console.error('The settings of Ivy Sandbox could not be read', error);
       });
+
+    if (labShell && fileBrowsers && documents) {
+      addDrive({
+        app,
+        labShell,
+        restorer,
+        browsers: fileBrowsers,
+        documents,
+        notebooks,
+        settings: settingRegistry,
+        translator: translator ?? nullTranslator,
+        trans,
+        model,
+        ticker,
+        current,
+        pick: () => pickSandbox(model, current),
+        act: (id, action) => {
+          void commands.execute(`ivy:${action}`, { id });
+        }
+      });
+    }
 
     // Not before the application is there: the first paint needs the connection more.
     void app.started.then(() => {

@@ -12,10 +12,12 @@ const LAYERS: readonly (readonly RegExp[])[] = [
   [/^protocol$/, /^sse$/],
   [/^countdown$/],
   [/^format$/, /^warnings$/, /^preferences$/, /^cells$/],
+  [/^drive\/entries$/],
   [/^source$/],
-  [/^api$/, /^stream$/],
+  [/^api$/, /^stream$/, /^drive\/drive$/],
   [/^model$/, /^chatsModel$/],
   [/^icons$/, /^views\//],
+  [/^drive\/(browser|head)$/],
   [
     /^currentNotebook$/,
     /^notifications$/,
@@ -24,12 +26,14 @@ const LAYERS: readonly (readonly RegExp[])[] = [
     /^chatCommands$/,
     /^widget\//
   ],
+  [/^drive\/commands$/],
+  [/^drive\/controller$/],
   [/^index$/]
 ];
 
 /** What the notebook widget is made of, which no package of JupyterLab may get into. */
 const PURE =
-  /^(protocol|sse|countdown|format|warnings|preferences|cells|widget\/.*|views\/(dom|banner|card|chip|start|deadlines|facts|actions|sessions|welcome|account|chats))$/;
+  /^(protocol|sse|countdown|format|warnings|preferences|cells|widget\/.*|views\/(dom|banner|card|chip|start|deadlines|facts|actions|sessions|welcome|account|chats)|drive\/entries)$/;
 
 function layerOf(name: string): number {
   return LAYERS.findIndex(layer => layer.some(one => one.test(name)));
