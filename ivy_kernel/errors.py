@@ -78,7 +78,7 @@ class MissingSettingError(SettingError):
 
 
 class VariableError(IvyError):
-    """A variable cannot travel to the sandbox or from it, or did not arrive; says which, and why."""
+    """A variable cannot travel to the sandbox or from it, or did not arrive: which, and why."""
 
 
 class ApiError(IvyError):

@@ -85,7 +85,11 @@ describe('ServerSource', () => {
         { error: { kind: 'CredentialsError', message: 'Set IVY_API_KEY.' } },
         { status: 401 }
       ),
-      { kind: 'refused', message: 'Set IVY_API_KEY.' }
+      {
+        kind: 'refused',
+        message: 'Set IVY_API_KEY.',
+        errorKind: 'CredentialsError'
+      }
     ]
   ])('tells %s from other problems', async (_, response, problem) => {
     expect(await problemOf(response)).toEqual(problem);
