@@ -57,14 +57,13 @@ def read_exactly(file: int, start: int, end: int) -> bytes:
     ChangedFileError
         When it has become shorter.
     """
-    pieces = []
-    while start < end:
-        data = os.pread(file, min(end - start, 1 << 20), start)
-        if not data:
+    data = os.pread(file, end - start, start)
+    while len(data) < end - start:
+        more = os.pread(file, end - start - len(data), start + len(data))
+        if not more:
             raise ChangedFileError("The local file became shorter while it was read.")
-        pieces.append(data)
-        start += len(data)
-    return b"".join(pieces)
+        data += more
+    return data
 
 
 def write_all(file: int, data: bytes, offset_bytes: int) -> None:
@@ -192,10 +191,9 @@ async def upload(
     meter.resumed(size - gaps.total_bytes)
 
     async def one(start: int, end: int) -> None:
-        # Named nowhere here, so that it is not kept while its call is in flight.
-        await access.write(
-            parts, part, start, await asyncio.to_thread(read_exactly, file, start, end)
-        )
+        # Named nowhere here, so that it is not kept while its call is in flight; and read on this
+        # thread, for what other threads allocate is not given back.
+        await access.write(parts, part, start, read_exactly(file, start, end))
         meter.moved(end - start)
 
     for _ in range(ROUNDS):

@@ -27,13 +27,13 @@ from ivy_kernel.routes.files import glob_expression, parts_of
 
 def pythons() -> list[str]:
     """The Pythons of this machine that run, this one first."""
-    names = (shutil.which(f"python3.{version}") for version in range(8, 15))
-    found = [sys.executable, *(name for name in names if name)]
-    return [
-        name
-        for name in dict.fromkeys(found)
-        if subprocess.run([name, "-c", "pass"], capture_output=True, check=False).returncode == 0
-    ]
+    found = {"": sys.executable}
+    for name in filter(None, (shutil.which(f"python3.{version}") for version in range(8, 15))):
+        argv = [name, "-c", "import sys; print(sys.version)"]
+        told = subprocess.run(argv, capture_output=True, text=True, check=False)
+        if told.returncode == 0 and told.stdout.strip() != sys.version:
+            found[told.stdout] = name
+    return list(found.values())
 
 
 def ran(place: Path, name: str, *, python: str = sys.executable, **arguments: Any) -> Any:
