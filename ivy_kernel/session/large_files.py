@@ -57,14 +57,13 @@ def read_exactly(file: int, start: int, end: int) -> bytes:
     ChangedFileError
         When it has become shorter.
     """
-    pieces = []
-    while start < end:
-        data = os.pread(file, min(end - start, 1 << 20), start)
-        if not data:
+    data = os.pread(file, end - start, start)
+    while len(data) < end - start:
+        more = os.pread(file, end - start - len(data), start + len(data))
+        if not more:
             raise ChangedFileError("The local file became shorter while it was read.")
-        pieces.append(data)
-        start += len(data)
-    return b"".join(pieces)
+        data += more
+    return data
 
 
 def write_all(file: int, data: bytes, offset_bytes: int) -> None:
@@ -192,8 +191,9 @@ async def upload(
     meter.resumed(size - gaps.total_bytes)
 
     async def one(start: int, end: int) -> None:
-        data = await asyncio.to_thread(read_exactly, file, start, end)
-        await access.write(parts, part, start, data)
+        # Named nowhere here, so that it is not kept while its call is in flight; and read on this
+        # thread, for what other threads allocate is not given back.
+        await access.write(parts, part, start, read_exactly(file, start, end))
         meter.moved(end - start)
 
     for _ in range(ROUNDS):
@@ -315,12 +315,10 @@ async def download(
         meter.resumed(size - gaps.total_bytes)
 
         async def one(start: int, end: int) -> None:
-            nonlocal version
-            piece = await access.read(parts, start, end - start)
-            version = version or piece.version
-            if piece.version != version or len(piece.data) != end - start:
+            data = await access.read_unverified(parts, start, end - start)
+            if len(data) != end - start:
                 raise changed(parts)
-            await asyncio.to_thread(write_all, file, piece.data, start)
+            await asyncio.to_thread(write_all, file, data, start)
             meter.moved(end - start)
 
         for _ in range(ROUNDS):
@@ -330,6 +328,9 @@ async def download(
             gaps = Gaps(differing(theirs, ours, size, step) if theirs else ())
             if not gaps.total_bytes:
                 break
+            now = await remote_digests(calls, parts, size, step)
+            if now != (theirs, version):
+                raise changed(parts)
             meter.done_bytes -= gaps.total_bytes
         else:
             raise ChecksumError(
