@@ -14,7 +14,11 @@
     output_limit.py    how much of it: head, tail, and the whole in a private file
     kernel_registry.py what this user's processes tell each other: which kernel uses which sandbox,
                        and what one of them has learned of its status
-    private_file.py    files for their user's eyes only, written whole or not at all; the config file
-                       is one
+    private_file.py    files for their user's eyes only, written whole or not at all; also the
+                       config file
+    files.py           the files of one sandbox, and their transfer from and to this machine
+    transfer.py        the calls of a transfer: in flight, sized, repeated; how far it has come
+    large_files.py     one large file's way: in chunks, verified, resumable
+    local_files.py     places on this machine, which no name from a sandbox leads out of
     describe.py        states, deadlines and settings as lines of text
 """
