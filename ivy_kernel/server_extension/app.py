@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from jupyter_client.jsonutil import json_default
 from jupyter_core.utils import ensure_async
 from jupyter_server.auth.decorator import authorized
 from jupyter_server.base.handlers import APIHandler, path_regex
@@ -40,6 +41,8 @@ from ivy_kernel.settings.settings import Ivy
 
 DRIVE = "ivy_sandbox_drive"
 """The key of the drive in the settings of the web application."""
+SLICE_CHARACTERS = 500_000
+"""Longer contents of files are sent in slices of this length."""
 
 
 class SandboxesHandler(IvyHandler):
@@ -93,10 +96,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def authorized_for_ivy(method: Method) -> Method:
-    """Decorate a method as Jupyter's `authorized` does, for "ivy" whatever its class says.
-
-    To be applied below ``web.authenticated``, as Jupyter's.
-    """
+    """Decorate a method as Jupyter's `authorized` does, for "ivy" whatever its class says."""
     return cast("Method", authorized(resource="ivy")(method))
 
 
@@ -142,6 +142,8 @@ class DriveHandler(IvyHandler):
 class ContentsHandler(DriveHandler, contents.ContentsHandler):
     """``/ivy/contents/{chat}/{path}``: Jupyter's contents API, for the files of the sandboxes."""
 
+    _large: dict[str, Any] | None = None
+
     def get_json_body(self) -> dict[str, Any] | None:
         """Return the model that was sent."""
         body = super().get_json_body()
@@ -156,6 +158,28 @@ class ContentsHandler(DriveHandler, contents.ContentsHandler):
         if self.get_query_argument("fresh", "") == "1":
             await self.contents_manager.forget(path)
         await ensure_async(super().get(path))
+        if self._large is not None:
+            with suppress(StreamClosedError):  # the page is gone
+                await self._send_large(self._large)
+
+    def _finish_model(self, model: dict[str, Any], location: bool = True) -> None:
+        """Called by Jupyter's methods with the answer; keeps a large one to send it in parts."""
+        content = model["content"]
+        if isinstance(content, str) and len(content) > SLICE_CHARACTERS:
+            self._large = model
+        else:
+            super()._finish_model(model, location)  # type: ignore[no-untyped-call]  # not annotated
+
+    async def _send_large(self, model: dict[str, Any]) -> None:
+        """Send a model whose content is long, without a second copy of it in memory."""
+        content = model.pop("content")
+        self.set_header("Content-Type", "application/json")
+        self.write('{"content": "')
+        for at in range(0, len(content), SLICE_CHARACTERS):
+            self.write(json.dumps(content[at : at + SLICE_CHARACTERS])[1:-1])
+            await self.flush()
+        self.write('", ' + json.dumps(model, default=json_default)[1:])
+        await self.finish()
 
     @web.authenticated
     @authorized_for_ivy
@@ -187,7 +211,7 @@ class ContentsHandler(DriveHandler, contents.ContentsHandler):
         # chunk, only to say 200 or 201.
         saved = await self.contents_manager.save(model, path)
         validate_model(saved)  # type: ignore[no-untyped-call]  # not annotated there
-        self._finish_model(saved)  # type: ignore[no-untyped-call]  # likewise
+        self._finish_model(saved)
 
     @web.authenticated
     @authorized_for_ivy
@@ -428,10 +452,7 @@ ROUTES = [
     (r"/ivy/sandboxes/([^/]+)/(create|terminate|reconnect)", ActionHandler),
     (r"/ivy/events", EventsHandler),
     (rf"/ivy/contents{path_regex}/checkpoints", CheckpointsHandler),
-    (
-        rf"/ivy/contents{path_regex}/checkpoints/(?P<checkpoint_id>[\w-]+)",
-        CheckpointHandler,
-    ),
+    (rf"/ivy/contents{path_regex}/checkpoints/(?P<checkpoint_id>[\w-]+)", CheckpointHandler),
     (rf"/ivy/contents{path_regex}", ContentsHandler),
     (r"/ivy/files/(.+)", DownloadHandler),
     (r"/ivy/manifest/([^/]+)", ManifestHandler),

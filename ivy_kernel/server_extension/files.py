@@ -177,7 +177,7 @@ class DriveContents(AsyncContentsManager):
                 raise UsageError(f"{path} is a directory, which has no hash.")
             if content:
                 return self._listing_model(path, folder, await folder.list(rest))
-            return self._model(path, entry or await folder.used().stat(rest), folder, rest)
+            return dated(self._model(path, entry or await folder.used().stat(rest), folder, rest))
         if type == "directory":
             raise HTTPError(400, f"{path} is not a directory.", reason="bad type")
         model = self._model(path, entry, folder, rest)
@@ -189,7 +189,7 @@ class DriveContents(AsyncContentsManager):
         if require_hash:
             model["hash"] = await folder.hash(entry, data)
             model["hash_algorithm"] = "sha256"
-        return model
+        return dated(model)
 
     async def forget(self, path: str) -> None:
         """Called when a user reloads: what comes next is asked anew."""

@@ -32,7 +32,7 @@ MANIFEST_WAIT_SECONDS = 1.0
 """A listing waits so long for the manifest; else the next one shows what it says."""
 PIECE_BYTES = 4_000_000
 """JupyterLab's chunks of 1 MB are joined into pieces of this size."""
-PIECES_IN_FLIGHT = 3
+PIECES_IN_FLIGHT = 2
 """So many pieces are on their way while the next one is received."""
 UPLOAD_IDLE_SECONDS = 600.0
 """An upload whose next chunk does not come for so long is abandoned."""

@@ -242,6 +242,11 @@ def test_content_comes_in_the_format_that_is_asked_for(
     model = drive.get(f"{name}/binary.png")
     assert (base64.b64decode(model["content"]), model["format"]) == (binary, "base64")
     assert model["mimetype"] == "image/png"
+    long = 'ü\n"\\' * 300_000  # longer than what is sent at once
+    (here / "long").write_text(long)
+    model = drive.get(f"{name}/long", "?hash=1")
+    assert (model["content"] == long, model["format"]) == (True, "text")
+    assert model["hash"] == hashlib.sha256(long.encode()).hexdigest()
     model = drive.get(f"{name}/text", "?format=base64")
     assert base64.b64decode(model["content"]).decode() == "grüße"
     model = drive.get(f"{name}/text", "?content=0&hash=1")
