@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""How fast a large file travels to the sandbox and back, beside curl, and what memory it takes.
+"""How fast a large file goes to the sandbox and back, beside curl, and what memory it takes.
 
     python benchmarks/files.py --megabytes 1024 --delays 0 50 --cuts 20
 
-For each delay of the proxy, in turn and in one run: ``curl`` sends the file by ``sandbox_write`` and
-fetches it by ``sandbox_read``, in base64 pieces of 4 MiB over one connection; then a process of ours
-does the same. The pieces for curl are made before its time begins. Memory is the highest resident
-size of each process, looked at every 20 ms. Cuts kill our process (SIGKILL) at random moments.
+For each delay of the proxy, in turn and in one run: ``curl`` sends the file by ``sandbox_write``
+and fetches it by ``sandbox_read``, in base64 pieces of 4 MiB over one connection; then a process of
+ours does the same. The pieces for curl are made before its time begins. Memory is the highest
+resident size of each process, looked at every 20 ms. Cuts kill our process (SIGKILL) at random
+moments.
 """
 
 from __future__ import annotations
@@ -165,7 +166,7 @@ def cut_often(url: str, token: str, cuts: int, seconds: float, *arguments: str) 
     for _ in range(cuts):
         process = ours(url, token, *arguments)
         try:
-            process.wait(1.0 + random.random() * seconds / (cuts + 1) * 1.5)
+            process.wait(2.5 + random.random() * seconds / (cuts + 1) * 1.5)
         except subprocess.TimeoutExpired:
             process.kill()
             killed += 1

@@ -5,20 +5,25 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from ivy_kernel.errors import (
     AnswerError,
+    BadRequestError,
     IvyError,
     RouteError,
+    SandboxFileError,
+    TransferInterruptedError,
 )
 from ivy_kernel.models import Json
 from ivy_kernel.routes.agent.frames import AgentResponse
-from ivy_kernel.routes.file_programs import run
+from ivy_kernel.routes.file_programs import program, run
+from ivy_kernel.routes.file_tools import ToolFiles
 from ivy_kernel.routes.files import (
     PART_NAME,
     STALE_SECONDS,
+    FileAccess,
     FileEntry,
     Kind,
     Listing,
@@ -31,6 +36,9 @@ from ivy_kernel.routes.files import (
     glob_expression,
 )
 from ivy_kernel.routes.tools import PYTHON_TOOL, SandboxTools
+
+SMALLEST_SWIFT_BYTES = 256 << 10
+"""Below this the start of a Python costs less than to find out what is quicker."""
 
 _KINDS: dict[str, Kind] = {"f": "file", "d": "directory", "l": "link"}
 
@@ -52,6 +60,8 @@ class ProgramFiles:
         self._tools = tools
         self._tool = tool
         self._root = ""
+        self._reader = ToolFiles(tools)
+        self._reader_is_right: bool | None = None
 
     @property
     def method(self) -> str:
@@ -97,6 +107,27 @@ class ProgramFiles:
         arguments = {"parts": parts, "offset": offset_bytes, "limit": limit_bytes}
         version, data = await self._versioned("read", arguments)
         return Piece(data, version)
+
+    async def read_unverified(self, parts: Parts, offset_bytes: int, limit_bytes: int) -> bytes:
+        """See `FileAccess.read_unverified`.
+
+        ``sandbox_read`` starts no Python and is several times as quick, where it reads byte by
+        byte: that is found out once, by reading the first piece both ways.
+        """
+        where = (parts, offset_bytes, limit_bytes)
+        if self._reader_is_right is False or limit_bytes < SMALLEST_SWIFT_BYTES:
+            return (await self.read(*where)).data
+        try:
+            data = await self._reader.read_unverified(*where)
+        except (BadRequestError, SandboxFileError, AnswerError):
+            self._reader_is_right = False
+        else:
+            if self._reader_is_right:
+                return data
+        right = (await self.read(*where)).data
+        if self._reader_is_right is None:
+            self._reader_is_right = data == right
+        return right
 
     async def fetch(
         self, files: Sequence[Parts], limit_bytes: int
@@ -144,9 +175,11 @@ class ProgramFiles:
     async def write(self, parts: Parts, part_name: str, offset_bytes: int, data: bytes) -> None:
         """See `FileAccess.write`."""
         arguments = {"parts": parts, "part": part_name, "offset": offset_bytes}
-        response = await self._run("write", arguments, data=data)
+        size, call = len(data), program("write", arguments, data=data, root=self._root)
+        del data  # several calls are in flight: each keeps its code alone
+        response = await run(self._tools, self._tool, call)
         value_of(response)
-        if response.header.get("n") != len(data):
+        if response.header.get("n") != size:
             raise AnswerError("The sandbox's answer to a write cannot be read.")
 
     async def hashes(
@@ -191,7 +224,8 @@ class ProgramFiles:
         return _entry(await self._value("make", {"parts": parts}))
 
     async def _run(self, name: str, arguments: Json, *, data: bytes | None = None) -> AgentResponse:
-        return await run(self._tools, self._tool, name, arguments, data=data, root=self._root)
+        call = program(name, arguments, data=data, root=self._root)
+        return await run(self._tools, self._tool, call)
 
     async def _value(self, name: str, arguments: Json, *, data: bytes | None = None) -> Any:
         return value_of(await self._run(name, arguments, data=data))[0]
@@ -238,3 +272,30 @@ def value_of(response: AgentResponse) -> tuple[Any, bytes]:
     if isinstance(value, dict) and "fail" in value:
         raise failure(value)
     return value, response.body[size:]
+
+
+async def choose(
+    tools: SandboxTools, tool: str, probe: Callable[[FileAccess], Awaitable[str]]
+) -> tuple[FileAccess, str]:
+    """Return the first way to the files that works, and the root's path.
+
+    Parameters
+    ----------
+    tools, tool
+        The sandbox's tools, and the one that runs Python.
+    probe
+        Asks a way for its root, through faults that may pass.
+
+    Raises
+    ------
+    SandboxFileError
+        When none works.
+    """
+    refused: list[str] = []
+    ways: tuple[FileAccess, ...] = (ProgramFiles(tools, tool), ToolFiles(tools))
+    for access in ways:
+        try:
+            return access, await probe(access)
+        except (RouteError, TransferInterruptedError) as error:
+            refused.append(str(error).rstrip("."))
+    raise SandboxFileError(f"There is no way to the sandbox's files: {'; '.join(refused)}.")

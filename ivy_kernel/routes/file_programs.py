@@ -10,6 +10,7 @@ from __future__ import annotations
 import zlib
 from base64 import b64encode
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ivy_kernel.errors import (
@@ -119,7 +120,8 @@ def push(f,offset,b):
         offset+=n
         b=b[n:]
 def unpack(size,crc):
-    b=zlib.decompress(a2b_base64(data))
+    b=a2b_base64(data)
+    if A['packs']: b=zlib.decompress(b)
     if len(b)!=size or zlib.crc32(b)!=crc: raise Fail('damaged','')
     return b
 def place(fd,part,name,overwrite,mode):
@@ -412,90 +414,68 @@ class TooLargeError(Exception):
     """Raised when a call carries more than the platform takes; fewer bytes may go through."""
 
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a program: its random id, and its code."""
+
+    call_id: str
+    code: str
+
+
 def program(
-    name: str,
-    arguments: Mapping[str, Any],
-    call_id: str,
-    *,
-    data: bytes | None = None,
-    root: str = "",
-) -> str:
-    """Return the code of one call.
+    name: str, arguments: Mapping[str, Any], *, data: bytes | None = None, root: str = ""
+) -> Call:
+    """Return the call of a program.
 
     Parameters
     ----------
-    name
-        Which program.
-    arguments
-        What it reads as ``A``: plain values, which go as Python literals.
-    call_id
-        The random id of this call's marks.
+    name, arguments
+        Which one, and what it reads as ``A``: plain values, which go as Python literals.
     data
         Bytes for it; ``size`` and ``crc`` tell it what they were.
     root
         The root's path; empty for where the tool starts.
     """
-    values = dict(arguments)
-    text = ""
+    values, text, call_id = dict(arguments), "", new_call_id()
     if data is not None:
-        values.update(size=len(data), crc=zlib.crc32(data))
-        text = b64encode(packed(data)).decode("ascii")
+        sample = data[len(data) // 2 :][:16384]
+        packs = len(zlib.compress(sample, 1)) < len(sample) * 0.8
+        values.update(size=len(data), crc=zlib.crc32(data), packs=packs)
+        text = b64encode(zlib.compress(data, 1) if packs else data).decode("ascii")
         if len(text) > _LINE_CHARS:  # one huge line breaks runners that read by lines
             lines = range(0, len(text), _LINE_CHARS)
             text = "\n".join([text[at : at + _LINE_CHARS] for at in lines])
     names = f"ID={call_id!r}\nBEGIN={BEGIN!r}\nEND={END!r}\nROOT={root or '.'!r}\n"
     whole = f"{names}A={values!a}\n{_BASE}{PROGRAMS[name]}{_END}"
-    return _CARRIER.format(data=text, program=whole)
+    return Call(call_id, _CARRIER.format(data=text, program=whole))
 
 
-def packed(data: bytes) -> bytes:
-    """Compress what shrinks, as a sample of it tells; everything else is only wrapped."""
-    sample = data[len(data) // 2 :][:16384]
-    shrinks = len(zlib.compress(sample, 1)) < len(sample) * 0.8
-    return zlib.compress(data, 1 if shrinks else 0)
-
-
-async def run(
-    tools: SandboxTools,
-    tool: str,
-    name: str,
-    arguments: Mapping[str, Any],
-    *,
-    data: bytes | None = None,
-    root: str = "",
-) -> AgentResponse:
-    """Run a program once; its answer, with what went wrong in it as an error of ours.
+async def run(tools: SandboxTools, tool: str, call: Call) -> AgentResponse:
+    """Run a program once.
 
     Raises
     ------
     TooLargeError
         When the call, or its answer, was perhaps too large for the platform.
-    SandboxFileError, RefusedPathError
-        As the program says.
     IvyError
         As `SandboxTools.run`.
     """
-    call_id = new_call_id()
-    code = program(name, arguments, call_id, data=data, root=root)
-    size_chars = len(code)
+    is_large = len(call.code) > LARGE_CODE_CHARS
     try:
-        result = await tools.run(tool, code, CALL_SECONDS, retry=False)
+        result = await tools.run(tool, call.code, CALL_SECONDS, retry=False)
     except (BadRequestError, RouteError, UnexpectedStatusError) as error:
-        status_code = getattr(error, "status_code", 400)
-        if status_code in (400, 413) and size_chars > LARGE_CODE_CHARS:
+        if is_large and getattr(error, "status_code", 400) in (400, 413):
             raise TooLargeError(str(error)) from error
         raise
     except AnswerError as error:
         raise TooLargeError(str(error)) from error  # larger than response_limit_bytes, or cut
-    finally:
-        del code
     try:
-        return read_response(result, call_id)
+        return read_response(result, call.call_id)
     except TruncatedError as error:
         raise TooLargeError(str(error)) from error
     except (NoAgentError, AgentUnresponsiveError) as error:
         raise AnswerError(f"The sandbox's Python answered without a result: {error}") from error
     except AnswerError as error:
-        if size_chars > LARGE_CODE_CHARS:  # longer, perhaps, than an argument of a command may be
+        if is_large:  # longer, perhaps, than an argument of a command may be
             raise TooLargeError(str(error)) from error
         raise

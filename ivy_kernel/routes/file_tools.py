@@ -143,6 +143,10 @@ class ToolFiles:
             )
         return Piece(data, Version(size))
 
+    async def read_unverified(self, parts: Parts, offset_bytes: int, limit_bytes: int) -> bytes:
+        """See `FileAccess.read_unverified`."""
+        return (await self.read(parts, offset_bytes, limit_bytes)).data
+
     async def fetch(
         self, files: Sequence[Parts], limit_bytes: int
     ) -> list[Piece | IvyError | None]:
@@ -336,6 +340,23 @@ class ToolFiles:
                     raise failure({"fail": "os", "errno": 2, "name": path})
                 raise SandboxFileError(f"{tool} refused {path!r}: {said}.")
         return result
+
+
+async def export(tools: SandboxTools, parts: Parts, name: str | None) -> Json:
+    """Register a file as a result of the chat. Source: the tool ``sandbox_export``.
+
+    Raises
+    ------
+    SandboxFileError
+        When the tool refuses it; says why.
+    """
+    path = "/".join(parts)
+    parameters = {"path": path} if name is None else {"path": path, "name": name}
+    result = await tools.call("sandbox_export", parameters, TOOL_SECONDS)
+    if not isinstance(result, dict) or result.get("success") is False:
+        said = result.get("error") if isinstance(result, dict) else result
+        raise SandboxFileError(f"{path!r} could not be exported: {said}.")
+    return result
 
 
 _CONTENT = ("content", "data", "text", "result", "output")

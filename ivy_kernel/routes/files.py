@@ -178,6 +178,9 @@ class FileAccess(Protocol):
     async def read(self, parts: Parts, offset_bytes: int, limit_bytes: int) -> Piece:
         """Read a piece of a regular file; shorter than asked for only at its end."""
 
+    async def read_unverified(self, parts: Parts, offset_bytes: int, limit_bytes: int) -> bytes:
+        """Read a piece by the quickest means; the caller compares the whole with `hashes`."""
+
     async def fetch(
         self, files: Sequence[Parts], limit_bytes: int
     ) -> list[Piece | IvyError | None]:

@@ -15,5 +15,9 @@
                        and what one of them has learned of its status
     private_file.py    files for their user's eyes only, written whole or not at all
     mirror.py          a directory of the sandbox that is made what a small local folder is
+    files.py           the files of one sandbox, and their transfer from and to this machine
+    transfer.py        the calls of a transfer: in flight, sized, repeated; how far it has come
+    large_files.py     one large file's way: in chunks, verified, resumable
+    local_files.py     places on this machine, which no name from a sandbox leads out of
     describe.py        states, deadlines and settings as lines of text
 """

@@ -7,7 +7,6 @@ machine: every name is checked, and walked to below the chosen directory without
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import math
 import stat
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
@@ -20,16 +19,13 @@ from ivy_kernel.errors import (
     IvyError,
     NoSandboxError,
     NoSuchFileError,
-    RefusedPathError,
-    RouteError,
     SandboxFileError,
-    TransferInterruptedError,
     UsageError,
 )
 from ivy_kernel.models import Json
-from ivy_kernel.routes.file_access import ProgramFiles
+from ivy_kernel.routes.file_access import ProgramFiles, choose
 from ivy_kernel.routes.file_programs import TooLargeError
-from ivy_kernel.routes.file_tools import ToolFiles
+from ivy_kernel.routes.file_tools import export
 from ivy_kernel.routes.files import (
     FileAccess,
     FileEntry,
@@ -37,6 +33,7 @@ from ivy_kernel.routes.files import (
     ManifestEntry,
     Parcel,
     Parts,
+    failure,
     file_parts,
     manifest_entry,
     parts_of,
@@ -48,10 +45,10 @@ from ivy_kernel.session.local_files import (
     LocalDirectory,
     LocalFile,
     LocalTarget,
-    content,
     local_file,
     local_name,
     open_source,
+    packed,
     store_here,
     tree,
     wanted,
@@ -229,19 +226,10 @@ class SandboxFiles:
         await handle.begin(size_bytes)
         return handle
 
-    # -- the platform's own list
-
     async def export(self, path: str, name: str | None = None) -> Json:
         """Register a file as a result of the chat. Source: the tool ``sandbox_export``."""
         await self._ready()
-        parameters = {"path": "/".join(self._file_parts(path))}
-        if name is not None:
-            parameters["name"] = name
-        result = await self._tools.call("sandbox_export", parameters, 60.0)
-        if not isinstance(result, dict) or result.get("success") is False:
-            said = result.get("error") if isinstance(result, dict) else result
-            raise SandboxFileError(f"{path!r} could not be exported: {said}.")
-        return result
+        return await export(self._tools, self._file_parts(path), name)
 
     async def manifest(self) -> tuple[ManifestEntry, ...]:
         """List the chat's registered files. Source: ``GET /v1/sandbox/{chatId}/manifest``."""
@@ -273,10 +261,8 @@ class SandboxFiles:
             Whether files that differ are replaced.
         recursive
             Whether a directory is brought, with all below it.
-        progress
-            Watches.
-        only
-            Files below the directory ``remote``, as listed: only they are brought, into ``local``.
+        progress, only
+            Watches; files below the directory ``remote``, as listed, that alone are to be brought.
 
         Raises
         ------
@@ -311,8 +297,7 @@ class SandboxFiles:
                 name = into.name
                 await self._get_all(calls, (entry,), parts[:-1], place, overwrite, meter, name)
         else:
-            what = "a symbolic link" if entry.kind == "link" else "no regular file"
-            raise RefusedPathError(f"{remote!r} in the sandbox is {what}; it cannot be brought.")
+            raise failure({"fail": "link" if entry.kind == "link" else "kind", "name": remote})
         return meter.result()
 
     async def _get_all(
@@ -379,9 +364,8 @@ class SandboxFiles:
         meter = Meter("up", calls.access.method, progress)
         if not local.exists():
             raise UsageError(f"There is no {str(local)!r} on this machine.")
-        about = local.stat()
-        mode = stat.S_IMODE(about.st_mode)
-        files: dict[Parts, LocalFile] = {(): LocalFile((), about.st_size, mode)}
+        size, mode = local.stat().st_size, stat.S_IMODE(local.stat().st_mode)
+        files: dict[Parts, LocalFile] = {(): LocalFile((), size, mode)}
         empty: Batch = []
         if only is not None:
             files = {each.names: each for each in (local_file(local, path) for path in only)}
@@ -390,11 +374,9 @@ class SandboxFiles:
                 raise UsageError(f"{str(local)!r} is a directory; -r puts it with its files.")
             found, empty = await asyncio.to_thread(tree, local, meter.left_out)
             files = {each.names: each for each in found}
-        name = local.resolve().name
+        top = self._parts(remote)
         if only is None:
-            top = await self._destination(calls, remote, name, is_file=() in files)
-        else:
-            top = self._parts(remote)
+            top = await self._destination(calls, remote, local.resolve().name, is_file=() in files)
         meter.files_total = len(files)
         meter.total_bytes = sum(each.size_bytes for each in files.values())
         meter.name = local.name
@@ -415,22 +397,11 @@ class SandboxFiles:
                 )
 
         async def small(batch: Batch) -> Batch:
-            parcels = await asyncio.to_thread(
-                lambda: [
-                    Parcel((*top, *names), content(local, names), files[names].mode & 0o777)
-                    for names in batch
-                ]
-            )
+            sent = [(names, (*top, *names), files[names].mode) for names in batch]
+            parcels = await asyncio.to_thread(packed, local, sent)
             ends = await calls.made(lambda: calls.access.store(parcels, overwrite=overwrite))
             for parcel, end in zip(parcels, ends, strict=True):
-                if isinstance(end, IvyError):
-                    raise end
-                meter.name = "/".join(parcel.parts)
-                size = len(parcel.data)
-                whole = hashlib.sha256(parcel.data).hexdigest()
-                if end == "written":
-                    meter.moved(size)
-                meter.file_done(meter.name, whole, skipped_bytes=None if end == "written" else size)
+                meter.stored(parcel, end)
             return []
 
         with meter.explained():
@@ -504,24 +475,18 @@ class SandboxFiles:
 
     async def _chosen(self) -> Calls:
         """The first way that works; found once for a sandbox."""
-        known = _WAYS.get((self.lifecycle.key, self._tool))
-        ways: list[FileAccess] = [ProgramFiles(self._tools, self._tool), ToolFiles(self._tools)]
-        if known is not None and known[0] == ways[0].method:
-            self._root = known[1]
-            return Calls(ways[0], patience_seconds=self._patience_seconds)
-        refused: list[str] = []
-        for access in ways:
-            calls = Calls(access, patience_seconds=PROBE_SECONDS)
-            try:
-                self._root = await calls.made(access.root)
-            except (RouteError, TransferInterruptedError) as error:
-                refused.append(str(error))
-                continue
-            _WAYS[self.lifecycle.key, self._tool] = (access.method, self._root)
-            return Calls(access, patience_seconds=self._patience_seconds)
-        raise SandboxFileError(
-            f"There is no way to the files of {self.lifecycle.name}: {'; '.join(refused)}"
-        )
+        key = (self.lifecycle.key, self._tool)
+        access: FileAccess = ProgramFiles(self._tools, self._tool)
+        known = _WAYS.get(key)
+        if known is None or known[0] != access.method:
+            access, root = await choose(
+                self._tools,
+                self._tool,
+                lambda to: Calls(to, patience_seconds=PROBE_SECONDS).made(to.root),
+            )
+            known = _WAYS[key] = (access.method, root)
+        self._root = known[1]
+        return Calls(access, patience_seconds=self._patience_seconds)
 
     def _parts(self, path: str) -> Parts:
         return parts_of(path, self._root)

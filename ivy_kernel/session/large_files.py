@@ -192,8 +192,10 @@ async def upload(
     meter.resumed(size - gaps.total_bytes)
 
     async def one(start: int, end: int) -> None:
-        data = await asyncio.to_thread(read_exactly, file, start, end)
-        await access.write(parts, part, start, data)
+        # Named nowhere here, so that it is not kept while its call is in flight.
+        await access.write(
+            parts, part, start, await asyncio.to_thread(read_exactly, file, start, end)
+        )
         meter.moved(end - start)
 
     for _ in range(ROUNDS):
@@ -315,12 +317,10 @@ async def download(
         meter.resumed(size - gaps.total_bytes)
 
         async def one(start: int, end: int) -> None:
-            nonlocal version
-            piece = await access.read(parts, start, end - start)
-            version = version or piece.version
-            if piece.version != version or len(piece.data) != end - start:
+            data = await access.read_unverified(parts, start, end - start)
+            if len(data) != end - start:
                 raise changed(parts)
-            await asyncio.to_thread(write_all, file, piece.data, start)
+            await asyncio.to_thread(write_all, file, data, start)
             meter.moved(end - start)
 
         for _ in range(ROUNDS):
@@ -330,6 +330,9 @@ async def download(
             gaps = Gaps(differing(theirs, ours, size, step) if theirs else ())
             if not gaps.total_bytes:
                 break
+            now = await remote_digests(calls, parts, size, step)
+            if now != (theirs, version):
+                raise changed(parts)
             meter.done_bytes -= gaps.total_bytes
         else:
             raise ChecksumError(

@@ -16,7 +16,14 @@ from pathlib import Path
 from types import TracebackType
 
 from ivy_kernel.errors import RefusedPathError, SandboxFileError, UsageError
-from ivy_kernel.routes.files import NAME_LIMIT_BYTES, PART_NAME, STALE_SECONDS, FileEntry, Parts
+from ivy_kernel.routes.files import (
+    NAME_LIMIT_BYTES,
+    PART_NAME,
+    STALE_SECONDS,
+    FileEntry,
+    Parcel,
+    Parts,
+)
 from ivy_kernel.session.large_files import exists, opened, read_exactly, write_all
 from ivy_kernel.session.transfer import Meter
 
@@ -378,11 +385,15 @@ def open_source(path: Path, names: Parts = ()) -> int:
     return file
 
 
-def content(path: Path, names: Parts) -> bytes:
-    """Return the content of a small local file."""
-    file = open_source(path, names)
-    with opened(file):
-        return read_exactly(file, 0, os.fstat(file).st_size)
+def packed(top: Path, files: Iterable[tuple[Parts, Parts, int]]) -> list[Parcel]:
+    """Read small files below a directory, each with its place in the sandbox and its mode."""
+    parcels = []
+    for names, parts, mode in files:
+        file = open_source(top, names)
+        with opened(file):
+            data = read_exactly(file, 0, os.fstat(file).st_size)
+        parcels.append(Parcel(parts, data, mode & 0o777))
+    return parcels
 
 
 def store_here(

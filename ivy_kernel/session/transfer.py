@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
@@ -22,7 +23,7 @@ from ivy_kernel.errors import (
     UntrustedServerError,
 )
 from ivy_kernel.routes.file_programs import TooLargeError
-from ivy_kernel.routes.files import FileAccess, Parts
+from ivy_kernel.routes.files import FileAccess, Parcel, Parts
 from ivy_kernel.status.backoff import Backoff
 from ivy_kernel.status.clock import monotonic_seconds
 
@@ -173,6 +174,17 @@ class Meter:
             self.skipped += 1
             self.done_bytes += skipped_bytes
         self.tell()
+
+    def stored(self, parcel: Parcel, end: str | IvyError) -> None:
+        """Count a small file by what became of it; raise what hindered it."""
+        if isinstance(end, IvyError):
+            raise end
+        self.name, size = "/".join(parcel.parts), len(parcel.data)
+        if end == "written":
+            self.moved(size)
+        skipped_bytes = None if end == "written" else size
+        sha256 = hashlib.sha256(parcel.data).hexdigest()
+        self.file_done(self.name, sha256, skipped_bytes=skipped_bytes)
 
     def tell(self, *, is_last: bool = False) -> None:
         """Tell the watcher, but only a few times a second."""

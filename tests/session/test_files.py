@@ -7,6 +7,7 @@ import contextlib
 import os
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from ivy_kernel.errors import (
     UsageError,
 )
 from ivy_kernel.session.files import SandboxFiles
+from ivy_kernel.session.local_files import LocalDirectory
 
 CHAT = "files"
 
@@ -363,3 +365,36 @@ async def test_two_uploads_at_once_leave_one_whole_file(
     refused = [end for end in ends if isinstance(end, FileExistsInSandboxError)]
     assert len(refused) == 5
     assert len(set((workspace / "race").read_bytes())) == 1
+
+
+async def test_names_that_are_one_here_are_refused(
+    files: SandboxFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the file system takes two names for one, that is said, and nothing is brought."""
+    for name in ("README", "readme"):
+        await files.write(f"twins/{name}", name.encode())
+    both = await files.get("twins", tmp_path / "both", recursive=True)
+    assert both.files == 2
+    # This machine's file system tells them apart: as one that does not, any name is there.
+    monkeypatch.setattr("os.stat", lambda *_, **__: None)
+    sentence = r"README.*readme.*rename"
+    with LocalDirectory(tmp_path / "1") as place, pytest.raises(RefusedPathError, match=sentence):
+        place.refuse_twins(["a", "README", "readme"])
+
+
+async def test_a_full_disk_in_the_sandbox_is_told(
+    files: SandboxFiles, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What does not fit is not begun, and the sentence says what to do."""
+    source = tmp_path / "large"
+    source.write_bytes(b"x" * 1_000_000)
+    access = (await files._ready()).access
+    begin = access.begin
+
+    async def nearly_full(*arguments: object, **more: object) -> object:
+        return replace(await begin(*arguments, **more), free_bytes=1000)  # type: ignore[arg-type]  # as given
+
+    monkeypatch.setattr(access, "begin", nearly_full)
+    with pytest.raises(SandboxFileError, match=r"room for 1000 bytes.*remove files"):
+        await files.put(source, "does-not-fit")
+    assert not [name for name in names_in(workspace) if "fit" in name or name.endswith(".part")]

@@ -276,6 +276,7 @@ async def test_a_file_that_changes_is_told(
 
     def change() -> None:
         with there.open("r+b") as file:
+            file.seek(SIZE - 10)
             file.write(b"changed")
 
     with pytest.raises(ChangedFileError, match=r"changing.bin"):
