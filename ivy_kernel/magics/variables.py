@@ -142,18 +142,28 @@ class _HiddenSink:
         return answer if isinstance(answer, dict) else None
 
 
-class _Progress:
+class TransferDisplay:
     """Shows how far the transfer of one variable has come."""
 
     def __init__(self, sink: Sink, words: str) -> None:
         self._display = ProgressDisplay(sink)
         self._words = words
-        self.clear = self._display.clear
+        self._loop = asyncio.get_running_loop()
+        self._is_over = False
+
+    def clear(self) -> None:
+        """Remove what is shown, and show nothing more."""
+        self._is_over = True
+        self._display.clear()
 
     def on_progress(self, state: TransferState) -> None:
-        """Called at most a few times a second."""
-        words, fraction = transfer_progress(state)
-        self._display.show(f"{self._words}: {words}", fraction)
+        """Called at most a few times a second, from any thread."""
+        self._loop.call_soon_threadsafe(self._show, state)
+
+    def _show(self, state: TransferState) -> None:
+        if not self._is_over:
+            words, fraction = transfer_progress(state)
+            self._display.show(f"{self._words}: {words}", fraction)
 
 
 class Exchange:
@@ -251,7 +261,7 @@ class Exchange:
         answer = await self._ask("prepare", token)
         self._check(answer, name, "pushed", _PUT_ADVICE)
         remote, files = _spooled(answer, name, token), self._session.files()
-        progress = _Progress(self._sink, f"pushing {name.old}")
+        progress = TransferDisplay(self._sink, f"pushing {name.old}")
         with tempfile.TemporaryDirectory(prefix="ivy-values-") as directory:
             local = Path(directory) / token
             try:
@@ -286,7 +296,7 @@ class Exchange:
 
     async def _pull_file(self, name: Renamed, remote: str, size_bytes: int, sha256: str) -> Any:
         files = self._session.files()
-        progress = _Progress(self._sink, f"pulling {name.old}")
+        progress = TransferDisplay(self._sink, f"pulling {name.old}")
         try:
             if (await files.stat(remote)).size_bytes != size_bytes:
                 raise _damaged(name, "its file has another size")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -10,6 +11,10 @@ from home import Home
 from kernel_driver import running
 from magic_driver import MagicKernel, magic_variables
 from sandbox_server import RunningSandbox
+
+from ivy_kernel.magics.variables import TransferDisplay
+from ivy_kernel.models import Message
+from ivy_kernel.session.transfer import TransferState
 
 
 class Sides:
@@ -226,3 +231,22 @@ def test_the_other_routes(start_kernel: Callable[..., MagicKernel], route: str) 
         return
     assert cell.reply["status"] == "ok", cell.reply
     assert kernel.run("%%local\na == small and b == large").result == "True"
+
+
+async def test_progress_is_shown_from_whatever_thread_it_is_told() -> None:
+    """Small files are written in a thread, which has no event loop to show anything by."""
+    shown: list[Message] = []
+
+    def sink(message: Message) -> None:
+        asyncio.get_running_loop()  # as the throttle of a cell needs it
+        shown.append(message)
+
+    progress = TransferDisplay(sink, "pulling x")
+    state = TransferState("x", "down", 1, 2, 0, 1, None, 0, 0, "a way")
+    await asyncio.to_thread(progress.on_progress, state)
+    await asyncio.sleep(0)
+    assert "pulling x: 1 B of 2 B" in shown[0].content["data"]["text/plain"]
+    progress.clear()
+    progress.on_progress(state)
+    await asyncio.sleep(0)
+    assert [message.msg_type for message in shown] == ["display_data", "clear_output"]
