@@ -41,9 +41,10 @@ def program(command: list[str], env: dict[str, str], *, until: str = "") -> Iter
 class Sandbox:
     """A local sandbox server that can be asked for its counters."""
 
-    def __init__(self, url: str, token: str) -> None:
+    def __init__(self, url: str, token: str, pid: int) -> None:
         self.url = url
         self.token = token
+        self.pid = pid
 
     def control(self) -> dict[str, Any]:
         """Its configuration and counters."""
@@ -64,7 +65,8 @@ def sandbox(root: str, settings: dict[str, Any] | None = None) -> Iterator[Sandb
     command = [sys.executable, "-m", "ivy_kernel.local_sandbox", "--root", root, "--control"]
     command += ["--config", json.dumps(settings or {})]
     with program(command, env, until="line") as line:
-        yield Sandbox(json.loads(line)["url"], token)
+        about = json.loads(line)
+        yield Sandbox(about["url"], token, about["pid"])
 
 
 @contextmanager

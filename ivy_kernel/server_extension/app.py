@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from jupyter_client.jsonutil import json_default
 from jupyter_core.utils import ensure_async
 from jupyter_server.auth.decorator import authorized
 from jupyter_server.base.handlers import APIHandler, path_regex
@@ -40,6 +41,8 @@ from ivy_kernel.settings.settings import Ivy
 
 DRIVE = "ivy_sandbox_drive"
 """The key of the drive in the settings of the web application."""
+SLICE_CHARACTERS = 500_000
+"""Longer contents of files are sent in slices of this length."""
 
 
 class SandboxesHandler(IvyHandler):
@@ -93,11 +96,15 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def authorized_for_ivy(method: Method) -> Method:
-    """Decorate a method as Jupyter's `authorized` does, for "ivy" whatever its class says.
-
-    To be applied below ``web.authenticated``, as Jupyter's.
-    """
+    """Decorate a method as Jupyter's `authorized` does, for "ivy" whatever its class says."""
     return cast("Method", authorized(resource="ivy")(method))
+
+
+def drive_of(handler: IvyHandler) -> DriveContents:
+    """Return the files of the sandboxes; 503 when the server is ending."""
+    if handler.registry.closed:
+        raise web.HTTPError(503)
+    return cast("DriveContents", handler.settings[DRIVE])
 
 
 class DriveHandler(IvyHandler):
@@ -111,15 +118,14 @@ class DriveHandler(IvyHandler):
     @property
     def contents_manager(self) -> DriveContents:
         """The files of the sandboxes: what Jupyter's handlers then work on."""
-        assert not self.registry.closed  # noqa: S101 - raises 503 when it is
-        return cast("DriveContents", self.settings[DRIVE])
+        return drive_of(self)
 
     def error_body(
         self, error: BaseException | None, status_code: int
     ) -> tuple[int, dict[str, Any]]:
         """Return the one shape of errors, with the field that JupyterLab's dialogs show beside."""
         status_code, body = super().error_body(error, status_code)
-        if isinstance(error, web.HTTPError) and error.log_message and error.status_code < 500:
+        if isinstance(error, web.HTTPError) and error.log_message and status_code == 400:
             # Jupyter's own words about a path or a model that was sent.
             words = error.log_message % error.args if error.args else error.log_message
             body["error"]["message"] = " ".join(words.split())
@@ -136,6 +142,8 @@ class DriveHandler(IvyHandler):
 class ContentsHandler(DriveHandler, contents.ContentsHandler):
     """``/ivy/contents/{chat}/{path}``: Jupyter's contents API, for the files of the sandboxes."""
 
+    _large: dict[str, Any] | None = None
+
     def get_json_body(self) -> dict[str, Any] | None:
         """Return the model that was sent."""
         body = super().get_json_body()
@@ -150,6 +158,28 @@ class ContentsHandler(DriveHandler, contents.ContentsHandler):
         if self.get_query_argument("fresh", "") == "1":
             await self.contents_manager.forget(path)
         await ensure_async(super().get(path))
+        if self._large is not None:
+            with suppress(StreamClosedError):  # the page is gone
+                await self._send_large(self._large)
+
+    def _finish_model(self, model: dict[str, Any], location: bool = True) -> None:
+        """Called by Jupyter's methods with the answer; keeps a large one to send it in parts."""
+        content = model["content"]
+        if isinstance(content, str) and len(content) > SLICE_CHARACTERS:
+            self._large = model
+        else:
+            super()._finish_model(model, location)  # type: ignore[no-untyped-call]  # not annotated
+
+    async def _send_large(self, model: dict[str, Any]) -> None:
+        """Send a model whose content is long, without a second copy of it in memory."""
+        content = model.pop("content")
+        self.set_header("Content-Type", "application/json")
+        self.write('{"content": "')
+        for at in range(0, len(content), SLICE_CHARACTERS):
+            self.write(json.dumps(content[at : at + SLICE_CHARACTERS])[1:-1])
+            await self.flush()
+        self.write('", ' + json.dumps(model, default=json_default)[1:])
+        await self.finish()
 
     @web.authenticated
     @authorized_for_ivy
@@ -180,7 +210,7 @@ class ContentsHandler(DriveHandler, contents.ContentsHandler):
         # Not by Jupyter's method, which looks first whether it is there: one more call for each
         # chunk, only to say 200 or 201.
         saved = await self.contents_manager.save(model, path)
-        validate_model(saved)
+        validate_model(saved)  # type: ignore[no-untyped-call]  # not annotated there
         self._finish_model(saved)
 
     @web.authenticated
@@ -292,14 +322,14 @@ class DownloadHandler(DriveHandler):
         self.set_header("Accept-Ranges", "none")
 
 
-class ManifestHandler(DriveHandler):
+class ManifestHandler(IvyHandler):
     """``GET /ivy/manifest/{chat}``."""
 
     @web.authenticated
-    @authorized_for_ivy
+    @authorized
     async def get(self, name: str) -> None:
         """Send what the platform says of the chat's files."""
-        folder, _ = await self.contents_manager.find(name)
+        folder, _ = await drive_of(self).find(name)
         self.answer({"entries": await folder.manifest()})
 
 
@@ -322,8 +352,7 @@ class SendHandler(IvyHandler):
         path, to = body.get("path"), body.get("to")
         if not (isinstance(path, str) and isinstance(to, str)):
             raise UsageError("A request to send needs a path and the directory that it goes to.")
-        drive = cast("DriveContents", self.settings[DRIVE])
-        result = await drive.send(
+        result = await drive_of(self).send(
             await _local_file(self.contents_manager, path),
             to,
             overwrite=body.get("overwrite") is True,
@@ -357,7 +386,7 @@ class TransfersHandler(IvyHandler):
     @authorized
     async def get(self) -> None:
         """Send the transfers under way, and those that ended a moment ago."""
-        self.answer(cast("DriveContents", self.settings[DRIVE]).transfers.to_json())
+        self.answer(drive_of(self).transfers.to_json())
 
 
 class TransferHandler(IvyHandler):
@@ -367,7 +396,7 @@ class TransferHandler(IvyHandler):
     @authorized
     async def delete(self, transfer_id: str) -> None:
         """Cancel it."""
-        if not cast("DriveContents", self.settings[DRIVE]).transfers.cancel(transfer_id):
+        if not drive_of(self).transfers.cancel(transfer_id):
             raise web.HTTPError(404)
         self.set_status(204)
         self.finish()
@@ -423,10 +452,7 @@ ROUTES = [
     (r"/ivy/sandboxes/([^/]+)/(create|terminate|reconnect)", ActionHandler),
     (r"/ivy/events", EventsHandler),
     (rf"/ivy/contents{path_regex}/checkpoints", CheckpointsHandler),
-    (
-        rf"/ivy/contents{path_regex}/checkpoints/(?P<checkpoint_id>[\w-]+)",
-        CheckpointHandler,
-    ),
+    (rf"/ivy/contents{path_regex}/checkpoints/(?P<checkpoint_id>[\w-]+)", CheckpointHandler),
     (rf"/ivy/contents{path_regex}", ContentsHandler),
     (r"/ivy/files/(.+)", DownloadHandler),
     (r"/ivy/manifest/([^/]+)", ManifestHandler),

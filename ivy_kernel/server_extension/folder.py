@@ -6,6 +6,7 @@ import asyncio
 import builtins
 import hashlib
 import itertools
+from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from datetime import datetime, timezone
@@ -30,8 +31,9 @@ MANIFEST_SECONDS = 30.0
 MANIFEST_WAIT_SECONDS = 1.0
 """A listing waits so long for the manifest; else the next one shows what it says."""
 PIECE_BYTES = 4_000_000
-"""JupyterLab's chunks of 1 MB are joined into pieces of this size, one of which is on its way while
-the next one is received."""
+"""JupyterLab's chunks of 1 MB are joined into pieces of this size."""
+PIECES_IN_FLIGHT = 3
+"""So many pieces are on their way while the next one is received."""
 UPLOAD_IDLE_SECONDS = 600.0
 """An upload whose next chunk does not come for so long is abandoned."""
 SHOWN_SECONDS = 60.0
@@ -58,6 +60,8 @@ class Listed:
         self.directory = directory
         self.entries = listing.entries
         self.is_truncated = listing.is_truncated
+        self.models: tuple[object, list[Json], int] | None = None
+        """What `DriveContents` has made of it, by which facts, and how many entries it left out."""
         self._monotonic = monotonic_seconds()
 
     @property
@@ -81,7 +85,8 @@ class Folder:
         self._asking: dict[str, asyncio.Task[Listed]] = {}
         self._used_monotonic = monotonic_seconds()
         self._activity = ""
-        self._facts: dict[str, Json] = {}
+        self.known_facts: dict[str, Json] = {}
+        """What the manifest says: path → facts; another object whenever it was read anew."""
         self._facts_task: asyncio.Task[None] | None = None
         self._facts_monotonic = float("-inf")
         self._hashes: dict[tuple[object, ...], str] = {}
@@ -133,18 +138,21 @@ class Folder:
         has_failed = task.cancelled() or task.exception() is not None
         if self._asking.get(path) is task:  # else something has changed meanwhile
             del self._asking[path]
-            if not has_failed:
+            if has_failed:
+                self._listed.pop(path, None)  # it may be gone
+            else:
                 self._listed[path] = task.result()
 
     async def _ask(self, files: SandboxFiles, path: str, known: Listed | None) -> Listed:
         if len(self._listed) > _REMEMBERED:
             self._listed.clear()
         directory = await files.stat(path) if known is None else known.directory
-        if directory.kind != "directory":
-            raise UsageError(f"{path} is not a directory.")
         listing, _ = await asyncio.gather(
             files.list(path, limit=LISTING_LIMIT), self._await_facts()
         )
+        # The listing of a file is the file itself.
+        if directory.kind != "directory" or (path and listing.entries[:1] == (directory,)):
+            raise UsageError(f"{path} is not a directory.")
         return Listed(directory, listing)
 
     async def hash(self, entry: FileEntry, data: bytes | None = None) -> str:
@@ -163,12 +171,12 @@ class Folder:
 
     def facts(self, path: str) -> Json | None:
         """Return what the manifest says of a file."""
-        return self._facts.get(path)
+        return self.known_facts.get(path)
 
     async def manifest(self) -> builtins.list[Json]:
         """Ask the platform for the manifest, and remember it."""
         facts = [_fact(entry) for entry in await self._owner.files().manifest()]
-        self._facts = {fact["path"]: fact for fact in facts}
+        self.known_facts = {fact["path"]: fact for fact in facts}
         return facts
 
     async def _await_facts(self) -> None:
@@ -208,17 +216,20 @@ class Upload:
 
     Parameters
     ----------
+    folder
+        The folder that it goes to.
     remote
         The upload in the sandbox.
     """
 
-    def __init__(self, remote: PiecewiseUpload) -> None:
+    def __init__(self, folder: Folder, remote: PiecewiseUpload) -> None:
+        self._folder = folder
         self._remote = remote
         self._next_chunk = 1
         self._expiry: asyncio.TimerHandle | None = None
         self._ending: asyncio.Task[None] | None = None
         self._held = bytearray()
-        self._sending: asyncio.Task[None] | None = None
+        self._sending: deque[asyncio.Task[None]] = deque()
         self.size_bytes = 0
 
     async def take(self, chunk: object, data: bytes) -> None:
@@ -243,21 +254,18 @@ class Upload:
             await self._pass_on()
 
     async def _pass_on(self) -> None:
-        """Send what is held, as soon as the piece before it has arrived."""
-        await self._arrived()
+        """Send what is held, as soon as fewer than `PIECES_IN_FLIGHT` are on their way."""
+        while len(self._sending) >= PIECES_IN_FLIGHT:
+            await self._sending.popleft()
         piece, self._held = bytes(self._held), bytearray()
         offset_bytes = self.size_bytes - len(piece)
-        self._sending = asyncio.ensure_future(self._remote.write_at(offset_bytes, piece))
-
-    async def _arrived(self) -> None:
-        sending, self._sending = self._sending, None
-        if sending is not None:
-            await sending
+        self._sending.append(asyncio.ensure_future(self._remote.write_at(offset_bytes, piece)))
 
     async def finish(self) -> FileEntry:
         """Give it its name, in the place of what has it: the page has asked before it began."""
         await self._pass_on()
-        await self._arrived()
+        while self._sending:
+            await self._sending.popleft()
         return await self._remote.finish(overwrite=True)
 
     def expire_later(self, forget: Callable[[], object]) -> None:
@@ -273,10 +281,11 @@ class Upload:
         """Remove what has arrived."""
         if self._expiry is not None:
             self._expiry.cancel()
-        if self._sending is not None:
-            self._sending.cancel()
-            await asyncio.wait([self._sending])
-        with suppress(IvyError):  # the sandbox may be gone, and what has arrived with it
+        for sending in self._sending:
+            sending.cancel()
+        await asyncio.gather(*self._sending, return_exceptions=True)
+        with suppress(IvyError):
+            self._folder.used()  # raises if the sandbox is not active: it is not woken for that
             await self._remote.abandon()
 
 

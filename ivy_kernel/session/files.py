@@ -348,7 +348,8 @@ class SandboxFiles:
                     await asyncio.to_thread(store_here, here, piece.data, overwrite, meter, parts)
             return batch[len(pieces) :]
 
-        await move_many(calls, found, small, large)
+        with meter.explained():
+            await move_many(calls, found, small, large)
 
     async def put(
         self,
@@ -417,7 +418,8 @@ class SandboxFiles:
                 meter.file_done(meter.name, whole, skipped_bytes=None if end == "written" else size)
             return []
 
-        await move_many(calls, files, small, large)
+        with meter.explained():
+            await move_many(calls, files, small, large)
         return meter.result()
 
     async def _destination(self, calls: Calls, remote: str, name: str, *, is_file: bool) -> Parts:

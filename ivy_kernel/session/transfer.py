@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -198,6 +199,18 @@ class Meter:
             method=self._method,
         )
         self._progress.on_progress(state)
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Say of an interruption how much has arrived, and how it goes on."""
+        try:
+            yield
+        except TransferInterruptedError as error:
+            total = "" if self.total_bytes is None else f" of {self.total_bytes}"
+            raise TransferInterruptedError(
+                f"The transfer was interrupted: {str(error).rstrip('.')}. {self.done_bytes}{total} "
+                f"bytes have arrived, and the same command goes on from there."
+            ) from error
 
     def result(self) -> TransferResult:
         """Tell the end, and return what was done."""

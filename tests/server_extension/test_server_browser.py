@@ -52,7 +52,7 @@ def test_every_route_asks_the_servers_authorizer(
     local_jupyter: RunningJupyter, method: str, path: str
 ) -> None:
     """Who is signed in but not allowed the resource ``ivy`` is refused, in the one shape."""
-    action = "write" if method == "POST" else "read"
+    action = "read" if method == "GET" else "write"
     headers = {"Authorization": f"token {TOKEN}", "X-Refuse": f"{action} ivy"}
     status, _, body = local_jupyter.call(method, path, headers=headers)
     assert status == (404 if "anything" in path else 403)

@@ -12,6 +12,7 @@ from ivy_kernel.server_extension.errors import UnknownSandboxError, error_respon
 
 STATUSES = {
     "UsageError": 400,
+    "RefusedPathError": 400,
     "SettingError": 409,
     "MissingSettingError": 409,
     "ApiError": 502,
@@ -36,6 +37,12 @@ STATUSES = {
     "SandboxLostError": 409,
     "OutcomeUnknownError": 409,
     "RouteError": 409,
+    "SandboxFileError": 409,
+    "NoSuchFileError": 404,
+    "FileExistsInSandboxError": 409,
+    "TransferInterruptedError": 409,
+    "ChecksumError": 409,
+    "ChangedFileError": 409,
 }
 
 

@@ -14,6 +14,17 @@ ROUTES = [
     ("POST", "ivy/sandboxes/some-id/terminate"),
     ("POST", "ivy/sandboxes/some-id/reconnect"),
     ("GET", "ivy/events"),
+    *((method, "ivy/contents/chat/file") for method in ("GET", "PUT", "POST", "PATCH", "DELETE")),
+    ("GET", "ivy/contents/"),
+    ("GET", "ivy/contents/chat/file/checkpoints"),
+    ("POST", "ivy/contents/chat/file/checkpoints"),
+    ("POST", "ivy/contents/chat/file/checkpoints/some-id"),
+    ("DELETE", "ivy/contents/chat/file/checkpoints/some-id"),
+    ("GET", "ivy/files/chat/file"),
+    ("GET", "ivy/manifest/chat"),
+    ("POST", "ivy/send"),
+    ("GET", "ivy/transfers"),
+    ("DELETE", "ivy/transfers/1"),
     ("GET", "ivy/anything/else"),
 ]
 
@@ -40,7 +51,8 @@ STATUS_FIELDS = {
 
 def check_error(body: Any, kind: str) -> str:
     """Check the one shape of errors; the message."""
-    assert list(body) == ["error"]
+    assert set(body) <= {"error", "message"}  # the drive says it twice, for JupyterLab's dialogs
+    assert body.get("message", body["error"]["message"]) == body["error"]["message"]
     assert sorted(body["error"]) == ["kind", "message"]
     assert body["error"]["kind"] == kind
     message: str = body["error"]["message"]
@@ -103,6 +115,10 @@ def test_an_id_tells_nothing(jupyter: RunningJupyter, chat_id: str) -> None:
         ("DELETE", "ivy/sandboxes/no-such-id", 405, "MethodNotAllowed"),
         ("GET", "ivy/sandboxes/no-such-id/create", 405, "MethodNotAllowed"),
         ("PUT", "ivy/events", 405, "MethodNotAllowed"),
+        ("GET", "ivy/manifest/no-such-chat", 404, "UnknownSandboxError"),
+        ("GET", "ivy/manifest", 404, "NotFound"),
+        ("DELETE", "ivy/transfers/77", 404, "NotFound"),
+        ("POST", "ivy/send", 400, "UsageError"),
     ],
 )
 def test_every_error_has_the_one_shape(

@@ -15,6 +15,15 @@ def test_the_key_is_found_nowhere(jupyter: RunningJupyter, chat_id: str) -> None
         jupyter.act("create")
         events.until(lambda found: state_of(found) == "active", "it became active", 20)
         jupyter.act("reconnect")
+        body = {"type": "file", "format": "text", "content": "x"}
+        for method, path in (
+            ("PUT", f"ivy/contents/{chat_id}/file"),
+            ("GET", f"ivy/contents/{chat_id}"),
+            ("GET", f"ivy/files/{chat_id}/file"),
+            ("GET", f"ivy/manifest/{chat_id}"),
+        ):
+            assert jupyter.call(method, path, body)[0] == 200
+        assert jupyter.call("GET", f"ivy/contents/{chat_id}/nothing")[0] == 404
         # A key in the wrong place must not be quoted back.
         jupyter.home.configure({"chat_id": chat_id, "route": MARKED_KEY, "api_key": MARKED_KEY})
         until(lambda: events.sandboxes[0]["missing"], "the fault was told")

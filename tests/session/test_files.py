@@ -27,6 +27,11 @@ from ivy_kernel.session.files import SandboxFiles
 CHAT = "files"
 
 
+def names_in(place: Path) -> list[str]:
+    """The names in a directory, odd ones too."""
+    return [path.name for path in place.iterdir()]
+
+
 @pytest.fixture(scope="module")
 def workspace(server: RunningSandbox) -> Path:
     """The directory of the chat that this module uses."""
@@ -49,7 +54,7 @@ def outside(tmp_path: Path) -> Iterator[Path]:
     place.mkdir()
     (place / "secret").write_text("secret")
     yield place
-    assert sorted(os.listdir(place)) == ["secret"]
+    assert sorted(names_in(place)) == ["secret"]
     assert (place / "secret").read_text() == "secret"
 
 
@@ -198,13 +203,13 @@ async def test_names_of_all_kinds_travel_there_and_back(
         (source / name).write_bytes(b"%d" % number)
     result = await files.put(source, "odd", recursive=True)
     assert result.files == len(INSIDE)
-    assert {name: (there / name).read_bytes() for name in os.listdir(there)} == {
+    assert {name: (there / name).read_bytes() for name in names_in(there)} == {
         name: b"%d" % number for number, name in enumerate(INSIDE)
     }
     listing = await files.list("odd")
     assert sorted(each.name for each in listing.entries) == sorted(INSIDE)
     await files.get("odd", back, recursive=True)
-    assert {name: (back / name).read_bytes() for name in os.listdir(back)} == {
+    assert {name: (back / name).read_bytes() for name in names_in(back)} == {
         name: b"%d" % number for number, name in enumerate(INSIDE)
     }
     for name in INSIDE:
@@ -222,7 +227,7 @@ def special_files(place: Path, outside: Path) -> list[str]:
     (place / "dangling").symlink_to(outside / "new")
     os.mkfifo(place / "fifo")
     with contextlib.closing(socket.socket(socket.AF_UNIX)) as bound:
-        here = os.getcwd()
+        here = Path.cwd()
         os.chdir(place)  # the name of a socket has little room
         try:
             bound.bind("socket")
@@ -258,7 +263,7 @@ async def test_links_pipes_and_sockets_in_the_sandbox_are_left_alone(
             with pytest.raises(RefusedPathError, match="symbolic link"):
                 await work
     result = await files.get("special", tmp_path / "got", recursive=True)
-    assert os.listdir(tmp_path / "got") == ["real"]
+    assert names_in(tmp_path / "got") == ["real"]
     assert len(result.left_out) == len(names)
     assert await files.remove("special", recursive=True) == len(names) + 1
 
@@ -272,7 +277,7 @@ async def test_links_pipes_and_sockets_here_are_not_sent(
     names = special_files(source, outside)
     (source / "real").write_text("real")
     result = await files.put(source, "sent", recursive=True)
-    assert os.listdir(workspace / "sent") == ["real"]
+    assert names_in(workspace / "sent") == ["real"]
     assert len(result.left_out) == len(names)
     for path in (source / "fifo", Path("/dev/zero"), source / "absent"):
         with pytest.raises(UsageError, match=path.name):
@@ -344,7 +349,7 @@ async def test_pieces_in_any_order_become_one_file(files: SandboxFiles, workspac
     gone = await files.open_upload("given-up", None)
     await gone.write_at(0, b"x")
     await gone.abandon()
-    assert [each for each in os.listdir(workspace) if "part" in each or "given" in each] == []
+    assert [each for each in names_in(workspace) if "part" in each or "given" in each] == []
 
 
 async def test_two_uploads_at_once_leave_one_whole_file(
