@@ -412,7 +412,11 @@ class DriveContents(AsyncContentsManager):
             local.name,
             to,
             lambda transfer: folder.changed().put(
-                local, f"{rest}/", overwrite=overwrite, recursive=local.is_dir(), progress=transfer
+                local,
+                f"{rest or '.'}/",
+                overwrite=overwrite,
+                recursive=local.is_dir(),
+                progress=transfer,
             ),
         )
         folder.changed()

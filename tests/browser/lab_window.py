@@ -9,7 +9,7 @@ from lab_server import TOKEN, RunningLab
 from playwright.sync_api import BrowserContext, Error, Locator, Page, Response, expect
 from sandbox_server import RunningSandbox, until
 
-WAIT_MS = 60_000
+WAIT_MS = 10_000
 
 _KERNEL_IS_READY = """() => {
   const context = window.jupyterapp?.shell.currentWidget?.context?.sessionContext;
@@ -200,17 +200,20 @@ class Lab:
         """The notification that says so."""
         return self.page.locator(".Toastify__toast", has_text=text)
 
-    def check_accessible(self, axe_source: str) -> None:
-        """axe-core finds nothing to mend in the panel and the status bar item, in either theme."""
+    def check_accessible(
+        self, axe_source: str, selector: str = "#ivy-sandbox-panel, .jp-ivy-status"
+    ) -> None:
+        """axe-core finds nothing to mend there, in either theme."""
         self.page.evaluate(f"{axe_source};0")
         for theme in ("JupyterLab Dark", "JupyterLab Light"):
             self.execute("apputils:change-theme", theme=theme)
             self.page.wait_for_selector(f"body[data-jp-theme-name='{theme}']", state="attached")
             violations = self.page.evaluate(
-                """async () => {
-                  const found = await axe.run('#ivy-sandbox-panel, .jp-ivy-status');
+                """async selector => {
+                  const found = await axe.run(selector);
                   return found.violations.map(one => `${one.id}: ${one.nodes[0].html}`);
-                }"""
+                }""",
+                selector,
             )
             assert violations == [], theme
 

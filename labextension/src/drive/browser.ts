@@ -1,7 +1,7 @@
 /** JupyterLab's file browser on the drive: it shows a sandbox's files, or why there are none. */
 
 import { Notification } from '@jupyterlab/apputils';
-import { PathExt } from '@jupyterlab/coreutils';
+import { PageConfig, PathExt } from '@jupyterlab/coreutils';
 import type { IDocumentManager } from '@jupyterlab/docmanager';
 import {
   DirListing,
@@ -21,7 +21,7 @@ import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import type { Message } from '@lumino/messaging';
 import { type ISignal, Signal } from '@lumino/signaling';
 
-import { make } from '../views/dom';
+import { make, setText } from '../views/dom';
 import { DRIVE_NAME, hoverLines, isDrivePath } from './entries';
 
 /** JupyterLab's own interval is of no use here: nothing is asked by the clock. */
@@ -188,6 +188,10 @@ class EntryRenderer extends DirListing.Renderer {
     }
     this._lines.set(node, lines);
     this._drawBadge(node, model.writable);
+    const modified = node.querySelector('.jp-DirListing-itemModified');
+    if (modified && isUndated(model)) {
+      setText(modified, '');
+    }
   }
 
   private _drawBadge(node: HTMLElement, isWritable: boolean): void {
@@ -206,6 +210,11 @@ class EntryRenderer extends DirListing.Renderer {
   private readonly _lines = new WeakMap<HTMLElement, string>();
 }
 
+/** Whether nobody knows when it was changed: the contents API has no other way to say so. */
+function isUndated(model: Contents.IModel): boolean {
+  return Date.parse(model.last_modified) === 0;
+}
+
 /** A drop of paths, as Lumino delivers it. */
 interface IPathsDrop extends Event {
   readonly mimeData?: {
@@ -215,12 +224,28 @@ interface IPathsDrop extends Event {
   dropAction?: string;
 }
 
+/** Call what words a question by whether there is a trash, which JupyterLab reads at its begin. */
+function withoutTrash<T>(ask: () => T): T {
+  const name = 'delete_to_trash';
+  const before = PageConfig.setOption(name, 'false');
+  try {
+    return ask();
+  } finally {
+    PageConfig.setOption(name, before);
+  }
+}
+
 class DriveListing extends DirListing {
   constructor(
     options: DirListing.IOptions,
     private readonly _onDropped: (paths: string[]) => void
   ) {
     super(options);
+  }
+
+  /** Ask, and delete: a sandbox has no trash, whatever the Jupyter server has. */
+  override async delete(): Promise<void> {
+    await withoutTrash(() => super.delete());
   }
 
   override handleEvent(event: Event): void {

@@ -43,6 +43,9 @@ export const DriveCommandIDs = {
 /** Between two questions of how far a copy has come. */
 const TRANSFER_INTERVAL_MS = 700;
 
+/** After a notification has appeared JupyterLab needs so long before it can be changed. */
+const SETTLE_MS = 1000;
+
 /** A larger file goes through the browser's memory too slowly. */
 const COPY_LIMIT_BYTES = 50_000_000;
 
@@ -163,26 +166,12 @@ export async function sendToSandbox(
     paths.length === 1
       ? trans.__('“%1”', PathExt.basename(first))
       : trans.__('%1 items', paths.length);
-  const id = Notification.emit(
+  const notice = new SendNotice(
+    drive,
+    target.path,
     trans.__('Sending %1 to %2…', what, target.label),
-    'in-progress',
-    {
-      autoClose: false,
-      actions: [
-        {
-          label: trans.__('Cancel'),
-          callback: event => {
-            // It closes when the sending has ended.
-            event.preventDefault();
-            void cancelAll(drive, target.path).catch(() => undefined);
-          }
-        }
-      ]
-    }
+    trans
   );
-  const watch = window.setInterval(() => {
-    void showProgress(drive, id, target.path, trans);
-  }, TRANSFER_INTERVAL_MS);
   let total: ISent = { files: 0, bytes: 0 };
   try {
     for (const path of paths) {
@@ -194,26 +183,19 @@ export async function sendToSandbox(
         };
       }
     }
-    window.clearInterval(watch);
-    Notification.update({
-      id,
-      message:
-        total.files === 0
-          ? trans.__('Nothing was sent to %1.', target.label)
-          : sentText(total, target.label, trans),
-      type: total.files === 0 ? 'info' : 'success',
-      actions: [],
-      autoClose: 5000
-    });
+    if (total.files === 0) {
+      await notice.end(
+        trans.__('Nothing was sent to %1.', target.label),
+        'info'
+      );
+    } else {
+      await notice.end(sentText(total, target.label, trans), 'success');
+    }
   } catch (error) {
-    window.clearInterval(watch);
-    Notification.update({
-      id,
-      message: trans.__('%1 was not sent: %2', what, reasonOf(error)),
-      type: 'error',
-      actions: [],
-      autoClose: false
-    });
+    await notice.end(
+      trans.__('%1 was not sent: %2', what, reasonOf(error)),
+      'error'
+    );
   }
   options.onSent();
 }
@@ -253,31 +235,82 @@ async function confirmOverwrite(
   return answer.button.accept;
 }
 
-async function cancelAll(drive: IvyDrive, to: string): Promise<void> {
-  for (const { id } of await drive.transfers(to)) {
-    await drive.cancel(id);
+/**
+ * The notification of a sending: how far it has come, and at last what became of it.
+ *
+ * It appears only when it is worth it: JupyterLab loses a change that follows an appearance at once.
+ */
+class SendNotice {
+  constructor(
+    private readonly _drive: IvyDrive,
+    private readonly _to: string,
+    private readonly _message: string,
+    private readonly _trans: TranslationBundle
+  ) {
+    this._timer = window.setInterval(() => {
+      void this._tick();
+    }, TRANSFER_INTERVAL_MS);
   }
-}
 
-async function showProgress(
-  drive: IvyDrive,
-  id: string,
-  to: string,
-  trans: TranslationBundle
-): Promise<void> {
-  // Only for show: the answer to the sending itself decides.
-  const [one] = await drive.transfers(to).catch(() => []);
-  const shown = Notification.manager.notifications.find(
-    other => other.id === id
-  );
-  if (one && shown?.type === 'in-progress') {
-    const progress = transferFraction(one);
-    Notification.update({
-      id,
-      message: transferText(one, trans),
-      ...(progress === null ? {} : { progress })
-    });
+  /** Say how it ended. */
+  async end(
+    message: string,
+    type: 'success' | 'info' | 'error'
+  ): Promise<void> {
+    window.clearInterval(this._timer);
+    const autoClose = type === 'error' ? false : 5000;
+    if (this._id === null) {
+      Notification.emit(message, type, { autoClose });
+      return;
+    }
+    const id = this._id;
+    this._id = null;
+    const waitMs = this._shownMs + SETTLE_MS - performance.now();
+    await new Promise(resolve => window.setTimeout(resolve, waitMs));
+    Notification.update({ id, message, type, actions: [], autoClose });
   }
+
+  private async _tick(): Promise<void> {
+    if (this._id === null) {
+      this._shownMs = performance.now();
+      this._id = Notification.emit(this._message, 'in-progress', {
+        autoClose: false,
+        actions: [
+          {
+            label: this._trans.__('Cancel'),
+            callback: event => {
+              // It closes when the sending has ended.
+              event.preventDefault();
+              void this._cancel().catch(() => undefined);
+            }
+          }
+        ]
+      });
+      return;
+    }
+    // Only for show: the answer to the sending itself decides.
+    const [one] = await this._drive.transfers(this._to).catch(() => []);
+    const id = this._id;
+    // It may have ended while this was asked.
+    if (one && (id as string | null) !== null) {
+      const progress = transferFraction(one);
+      Notification.update({
+        id,
+        message: transferText(one, this._trans),
+        ...(progress === null ? {} : { progress })
+      });
+    }
+  }
+
+  private async _cancel(): Promise<void> {
+    for (const { id } of await this._drive.transfers(this._to)) {
+      await this._drive.cancel(id);
+    }
+  }
+
+  private readonly _timer: number;
+  private _id: string | null = null;
+  private _shownMs = 0;
 }
 
 /** Copy files of the sandbox into the notebook's folder, through the browser. */
