@@ -217,10 +217,7 @@ def _refuse_twins(names: Sequence[str]) -> None:
 
 # Transfers --------------------------------------------------------------------------------------
 class _Meter:
-    """Shows how far a command's transfers have come, and says what an interrupt has left.
-
-    ``groups`` are its sources, as they travel together.
-    """
+    """Shows how far a command's transfers have come, and says what an interrupt has left."""
 
     def __init__(self, caller: Caller, options: Options, groups: Sequence[Sized]) -> None:
         self._view = caller.progress()
@@ -231,6 +228,7 @@ class _Meter:
         self._number = 0
         self._start = monotonic_seconds()
         self._last: TransferState | None = None
+        self._loop, self._is_over = asyncio.get_running_loop(), False
         self.results: list[TransferResult] = []
 
     def begin(self, name: str, total_bytes: int | None) -> None:
@@ -246,9 +244,13 @@ class _Meter:
         self._last = state
         if self.seconds < QUIET_SECONDS or not state.done_bytes:
             return
+        # Small files are written, and counted, in another thread.
+        self._loop.call_soon_threadsafe(self._show, state)
+
+    def _show(self, state: TransferState) -> None:
         words, fraction = transfer_progress(state)
-        # A view that cannot rewrite a line shows what stands before the first comma once.
-        self._view.show(f"{self._head(state.name)}, {words}", fraction)
+        if not self._is_over:
+            self._view.show(f"{self._head(state.name)}, {words}", fraction)
 
     def _head(self, name: str) -> str:
         which = f" ({self._number} of {self._count})" if self._count > 1 else ""
@@ -264,18 +266,20 @@ class _Meter:
         """Take the display away at the end, and say how an interrupted transfer goes on."""
         try:
             yield
-        except asyncio.CancelledError:
-            self._view.clear()
-            line = f"{self._caller.prefix} {command_line(self._options)}"
-            self._caller.warn(interrupted_words(self._last, line))
-            raise
-        except IvyError:
-            self._view.clear()
-            if self._has_several:
+        except (asyncio.CancelledError, IvyError) as error:
+            self._end()
+            if isinstance(error, asyncio.CancelledError):
+                line = f"{self._caller.prefix} {command_line(self._options)}"
+                self._caller.warn(interrupted_words(self._last, line))
+            elif self._has_several:
                 self._caller.warn("What arrived before that stays; the same command skips it.")
             raise
         finally:
-            self._view.clear()
+            self._end()
+
+    def _end(self) -> None:
+        self._is_over = True
+        self._view.clear()
 
 
 def _told(verb: str, what: str, meter: _Meter) -> Told:

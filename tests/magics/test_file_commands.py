@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 import shlex
+import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from ivy_kernel.magics import files as commands
 from ivy_kernel.magics.commands import COMMANDS
 from ivy_kernel.magics.options import FILE_ARGUMENTS, HelpAskedError, file_parser
 from ivy_kernel.models import Message
-from ivy_kernel.session import mirror
+from ivy_kernel.session import mirror, transfer
 from ivy_kernel.session.open import open_session
 from ivy_kernel.settings.live import LiveSettings
 
@@ -55,6 +56,7 @@ class Desk:
         self.warned: list[str] = []
         self.questions: list[str] = []
         self.progressed: list[tuple[str, float | None]] = []
+        self.threads: set[str] = set()
         self.messages: list[Message] = []
         self.open_files = self.session.files
 
@@ -73,6 +75,7 @@ class Desk:
             self.shown.append(words)
         else:
             self.progressed.append((words, fraction))
+            self.threads.add(threading.current_thread().name)
 
     def warn(self, text: str) -> None:
         """Note it."""
@@ -353,6 +356,19 @@ async def test_size_and_progress_are_told_and_an_interrupt_goes_on(
     assert "; resumed at " in told, told
     assert (desk.there / "big data.bin").read_bytes() == content
     assert desk.names_there() == {"big data.bin"}, "the part is gone"
+
+
+async def test_progress_is_shown_in_the_loops_own_thread(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cell's output belongs to the loop, though small files are written in other threads."""
+    monkeypatch.setattr(commands, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(transfer, "PROGRESS_SECONDS", 0.0)
+    for name in ("in/a.csv", "in/b.csv", "in/c.csv"):
+        desk.far(name, name)
+    await desk.run("get 'in/*'")
+    assert desk.progressed
+    assert desk.threads == {threading.current_thread().name}
 
 
 async def test_small_transfers_show_no_progress(
