@@ -85,6 +85,7 @@ def photograph(lab: Lab, name: str) -> None:
         lab.page.wait_for_selector(
             f"body[data-jp-theme-name='JupyterLab {theme}']", state="attached"
         )
+        lab.page.wait_for_selector("#jupyterlab-splash", state="detached")
         lab.page.screenshot(path=Path(directory or "") / f"{name}-{theme}.png")
 
 

@@ -81,6 +81,7 @@ export class SandboxPanel extends Widget {
     );
     account.addEventListener('click', () => {
       this.openAccount();
+      this._isActivated = true;
       this._focusAsked();
     });
     const header = make('div', 'jp-ivy-panel-header', {}, [
@@ -147,11 +148,13 @@ export class SandboxPanel extends Widget {
       setShown(this._accountSection, true);
     }
     this._askedFocus = 'account';
+    this._isActivated = false;
   }
 
   /** Let a chat be looked for by keyboard, once the panel is activated and the chats are known. */
   openChats(): void {
     this._askedFocus = 'chats';
+    this._isActivated = false;
   }
 
   /** Draw what the model knows. */
@@ -239,26 +242,30 @@ export class SandboxPanel extends Widget {
 
   protected override onActivateRequest(): void {
     this.node.focus();
+    this._isActivated = true;
     this._focusAsked();
   }
 
   /** Put the keyboard focus where it was asked for, as soon as that can take it. */
   private _focusAsked(): void {
-    // Whoever has gone elsewhere meanwhile is left there.
-    const isHere = this.node.contains(document.activeElement);
-    if (this._askedFocus === 'account') {
-      this._askedFocus = null;
+    const asked = this._askedFocus;
+    if (asked === null || !this.isVisible || !this._isActivated) {
+      return;
+    }
+    if (asked === 'account') {
       (this._welcome.hasAccountForm
         ? this._firstAccount
         : this._account
       ).focus();
-    } else if (
-      this._askedFocus === 'chats' &&
-      this._options.chats.isKnown &&
-      isHere
-    ) {
-      this._askedFocus = null;
+    } else if (this._options.chats.isKnown) {
       this._chats.focus();
+    } else {
+      return;
+    }
+    // What cannot take the focus yet is asked again with the next news.
+    const { activeElement } = document;
+    if (activeElement !== this.node && this.node.contains(activeElement)) {
+      this._askedFocus = null;
     }
   }
 
@@ -434,6 +441,8 @@ export class SandboxPanel extends Widget {
   private readonly _saved = make('div', 'jp-ivy-saved', { role: 'status' });
   /** Where the keyboard focus is to go. */
   private _askedFocus: 'account' | 'chats' | null = null;
+  /** Whether the panel has been activated since then, which takes the focus itself. */
+  private _isActivated = false;
   /** What was in use when the chats were asked for. */
   private _askedFor: string | null = null;
   private _offeredId: string | null = null;
