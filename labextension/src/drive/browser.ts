@@ -27,6 +27,9 @@ import { DRIVE_NAME, hoverLines, isDrivePath } from './entries';
 /** JupyterLab's own interval is of no use here: nothing is asked by the clock. */
 const LONGEST_INTERVAL_MS = 300_000;
 
+/** So many entries are shown at once; a filter brings the others into sight. */
+export const SHOWN_LIMIT = 1000;
+
 /** The drag data in which JupyterLab's file browsers hand over paths. */
 const CONTENTS_MIME = 'application/x-jupyter-icontents';
 
@@ -104,6 +107,23 @@ export class DriveModel extends FilterFileBrowserModel {
         this._onUploadFailed(file.name, error);
       }
       throw error;
+    }
+  }
+
+  /** How many entries are not shown, of those that the filter lets through. */
+  get unshown(): number {
+    return Math.max(0, [...super.items()].length - SHOWN_LIMIT);
+  }
+
+  /** The entries to show: JupyterLab makes a node for each, which takes long for thousands. */
+  override *items(): IterableIterator<Contents.IModel> {
+    let left = SHOWN_LIMIT;
+    for (const one of super.items()) {
+      if (left === 0) {
+        return;
+      }
+      left -= 1;
+      yield one;
     }
   }
 
@@ -337,6 +357,11 @@ export class DriveBrowser extends FileBrowser {
         this[name] = value;
       }
     }
+  }
+
+  /** How many entries of the directory are not shown. */
+  get unshown(): number {
+    return (this.model as { readonly unshown?: number }).unshown ?? 0;
   }
 
   /** Emitted when a listing has arrived. */

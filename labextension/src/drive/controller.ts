@@ -138,6 +138,9 @@ class DriveController {
       }
     });
     current.changed.connect(this._follow, this);
+    browser.model.refreshed.connect(() => {
+      this._head.unshown = this._shown === 'files' ? browser.unshown : 0;
+    });
     browser.model.pathChanged.connect(this._draw, this);
     browser.model.connectionFailure.connect((_, error) => {
       this._head.failure = error.message;

@@ -59,12 +59,28 @@ export class DriveHead extends Widget {
       this._select,
       this._problem.node,
       this._state,
-      this._button
+      this._button,
+      this._more
     );
+    this.unshown = 0;
   }
 
   /** Why the last listing could not be had; null when it could. */
   failure: string | null = null;
+
+  /** How many entries of the directory are not shown. */
+  set unshown(count: number) {
+    setShown(this._more, count > 0);
+    setText(
+      this._more,
+      count === 0
+        ? ''
+        : this._options.trans.__(
+            '%1 more entries are not shown: filter by name to see them.',
+            count
+          )
+    );
+  }
 
   /** Draw the state at a place, where a sandbox is or is not. */
   refresh(place: IPlace, shown: Shown, sandbox: ISandbox | null): void {
@@ -169,6 +185,7 @@ export class DriveHead extends Widget {
   private readonly _problem: Banner;
   private readonly _chip = new StateChip();
   private readonly _hint = make('div', 'jp-ivy-drive-hint');
+  private readonly _more = make('div', '', { role: 'status' });
   private readonly _state: HTMLDivElement;
   private readonly _button = make('button', 'jp-ivy-button jp-mod-primary', {
     type: 'button'
