@@ -6,6 +6,8 @@ import signal
 from dataclasses import dataclass, field
 from typing import Literal
 
+from ivy_kernel.models import NEARLY_FULL, Meter, Resources
+
 
 @dataclass(frozen=True, slots=True)
 class EndingCall:
@@ -68,17 +70,54 @@ class KernelReady:
     features: tuple[str, ...] = ()
 
 
-def describe_death(exit_code: int) -> str:
-    """Return why a kernel with this exit code has ended, as far as the code tells."""
+def describe_death(
+    exit_code: int, log: str = "", *, memory: Meter | None = None, oom_killed: bool | None = None
+) -> str:
+    """Return why a kernel in the sandbox has ended, as far as it is known.
+
+    Parameters
+    ----------
+    exit_code
+        Negative for a signal.
+    log
+        The last lines that it wrote.
+    memory
+        The most that was in use in its last seconds; ``None`` where that is unknown.
+    oom_killed
+        Whether the system has killed a process just then because memory ran out; ``None`` where
+        that is unknown.
+    """
     if exit_code == -signal.SIGKILL:
-        return "its Python was killed, most often because the memory ran out"
+        is_full = memory is not None and memory.part >= NEARLY_FULL
+        if oom_killed:
+            # It may have filled faster than it was looked at.
+            amount = f"the limit is {memory.words.split(' of ')[1]}" if memory else ""
+            amount = f"{memory.words} were in use" if memory and is_full else amount
+            return f"the kernel in the sandbox was killed because memory ran out{_after(amount)}"
+        amount = memory.words if memory else ""
+        if is_full:
+            return (
+                f"the kernel in the sandbox was killed, probably because memory ran out: {amount} "
+                f"were in use"
+            )
+        if amount:
+            return (
+                f"the kernel in the sandbox was killed, and memory was at {amount} a moment before"
+            )
+        return "its Python was killed, most often because the memory ran out, in the sandbox"
     if exit_code < 0:
         try:
             name = signal.Signals(-exit_code).name
         except ValueError:
             name = f"signal {-exit_code}"
-        return f"its Python crashed ({name})"
-    return f"its Python ended by itself with exit code {exit_code}"
+        return f"its Python crashed ({name}) in the sandbox"
+    if last_line(log).startswith("MemoryError"):
+        return f"its Python ended in the sandbox because memory ran out (exit code {exit_code})"
+    return f"its Python ended by itself with exit code {exit_code} in the sandbox"
+
+
+def _after(words: str) -> str:
+    return f": {words}" if words else ""
 
 
 def last_line(log: str) -> str:
@@ -107,6 +146,32 @@ class KernelDied:
     exit_code: int
     log: str
     is_reported: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ResourcesRead:
+    """The agent has told what the sandbox uses.
+
+    Parameters
+    ----------
+    resources
+        What it uses.
+    """
+
+    resources: Resources
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLow:
+    """Memory has become alarmingly full while a cell runs; told once, until it is emptier again.
+
+    Parameters
+    ----------
+    memory
+        What is in use of it.
+    """
+
+    memory: Meter
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +258,8 @@ Event = (
     AgentOpened
     | KernelReady
     | KernelDied
+    | ResourcesRead
+    | MemoryLow
     | AgentLost
     | OutputDropped
     | Unreachable

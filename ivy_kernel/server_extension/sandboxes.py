@@ -221,7 +221,8 @@ class SandboxRegistry:
                     entry.watch()
             attachments = _attachments(registered, kernels)
             self._refresh_after_activity(registered, kernels)
-            if changed or attachments != self._attachments:
+            has_news = [entry.has_new_resources for entry in self._entries.values()]
+            if changed or attachments != self._attachments or any(has_news):
                 self._attachments = attachments
                 self._notify()
 

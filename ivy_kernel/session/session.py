@@ -20,7 +20,7 @@ from ivy_kernel.errors import (
 from ivy_kernel.models import Cell, Json, Message, Namespace, Outcome, Sink
 from ivy_kernel.routes.agent.options import AgentOptions
 from ivy_kernel.routes.base import LiveKernel, Route
-from ivy_kernel.routes.events import AgentLost, Disconnected, EndingCall, Event, Unreachable
+from ivy_kernel.routes.events import EndingCall, Event
 from ivy_kernel.routes.one_call import NamedTool
 from ivy_kernel.routes.outcomes import (
     ENDED_UNDER_CELL,
@@ -480,9 +480,9 @@ class Session:
 
     def on_event(self, event: Event) -> None:
         """Take what a route tells beside messages."""
-        if isinstance(event, AgentLost | Disconnected | Unreachable):
-            self._gate.out_of_contact()
-        self._tell(event)
+        told = self._gate.heard(event, is_running=self.busy)
+        if told is not None:
+            self._tell(told)
 
     @property
     def is_behind(self) -> bool:
