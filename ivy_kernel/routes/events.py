@@ -88,23 +88,19 @@ def describe_death(
         that is unknown.
     """
     if exit_code == -signal.SIGKILL:
-        is_full = memory is not None and memory.part >= NEARLY_FULL
+        killed = "the kernel in the sandbox was killed"
+        if memory is None:
+            by = "when memory ran out" if oom_killed else "most often because the memory ran out"
+            return f"{killed}, {by}"
+        is_full = memory.part >= NEARLY_FULL
         if oom_killed:
             # It may have filled faster than it was looked at.
-            amount = f"the limit is {memory.words.split(' of ')[1]}" if memory else ""
-            amount = f"{memory.words} were in use" if memory and is_full else amount
-            return f"the kernel in the sandbox was killed because memory ran out{_after(amount)}"
-        amount = memory.words if memory else ""
+            limit = memory.words.partition(" of ")[2]
+            how_full = f"{memory.words} were in use" if is_full else f"the limit is {limit}"
+            return f"{killed} when memory ran out: {how_full}"
         if is_full:
-            return (
-                f"the kernel in the sandbox was killed, probably because memory ran out: {amount} "
-                f"were in use"
-            )
-        if amount:
-            return (
-                f"the kernel in the sandbox was killed, and memory was at {amount} a moment before"
-            )
-        return "its Python was killed, most often because the memory ran out, in the sandbox"
+            return f"{killed}, probably when memory ran out: {memory.words} were in use"
+        return f"{killed}; memory was at {memory.words} a moment before"
     if exit_code < 0:
         try:
             name = signal.Signals(-exit_code).name
@@ -114,10 +110,6 @@ def describe_death(
     if last_line(log).startswith("MemoryError"):
         return f"its Python ended in the sandbox because memory ran out (exit code {exit_code})"
     return f"its Python ended by itself with exit code {exit_code} in the sandbox"
-
-
-def _after(words: str) -> str:
-    return f": {words}" if words else ""
 
 
 def last_line(log: str) -> str:

@@ -26,6 +26,8 @@ export interface IPreferences {
   readonly notifies: boolean;
   readonly showsStatusItem: boolean;
   readonly showsStatusCountdown: boolean;
+  /** Whether the status bar tells of memory that is half full. */
+  readonly showsStatusMemory: boolean;
   readonly facts: IFactsShown;
 }
 
@@ -47,6 +49,7 @@ export const DEFAULT_PREFERENCES: IPreferences = {
   notifies: true,
   showsStatusItem: true,
   showsStatusCountdown: true,
+  showsStatusMemory: true,
   facts: ALL_FACTS
 };
 
@@ -90,6 +93,7 @@ export function readPreferences(settings: Settings): IPreferences {
     notifies: warnings['notifications'] !== false,
     showsStatusItem: statusBar['visible'] !== false,
     showsStatusCountdown: statusBar['countdown'] !== false,
+    showsStatusMemory: statusBar['memory'] !== false,
     facts: {
       uptime: details['uptime'] !== false,
       lastActivity: details['lastActivity'] !== false,
