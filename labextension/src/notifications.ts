@@ -81,16 +81,25 @@ export class SandboxNotifier implements IDisposable {
     this._lookForFailures(sandboxes, fresh);
     if (this._thresholds !== null) {
       this._lookForDeadlines(sandboxes, fresh, this._thresholds);
-      this._lookAtMemory(fresh);
+      this._lookAtMemory(sandboxes, fresh);
     }
   }
 
-  private _lookAtMemory(fresh: readonly ISandbox[]): void {
+  private _lookAtMemory(
+    sandboxes: readonly ISandbox[],
+    fresh: readonly ISandbox[]
+  ): void {
+    const { model } = this._options;
+    for (const id of this._memory.keepOnly(sandboxes.map(one => one.id))) {
+      this._dismiss(`memory:${id}`);
+    }
     for (const sandbox of fresh) {
-      const { model } = this._options;
+      const resources = model.freshResources(sandbox);
       const isUp = model.read(sandbox).state === 'active';
-      const resources = isUp ? model.freshResources(sandbox) : null;
-      const change = this._memory.observe(sandbox.id, resources);
+      if (isUp && resources === null) {
+        continue; // nothing new is known, so that what was said holds
+      }
+      const change = this._memory.observe(sandbox.id, isUp ? resources : null);
       if (change.clear) {
         this._dismiss(`memory:${sandbox.id}`);
       }

@@ -128,6 +128,13 @@ export class MemoryTracker {
     return { raise: level, clear };
   }
 
+  /** Forget the sandboxes that are no longer there; return those that something was said of. */
+  keepOnly(sandboxIds: readonly string[]): string[] {
+    const gone = [...this._said.keys()].filter(id => !sandboxIds.includes(id));
+    gone.forEach(id => this._said.delete(id));
+    return gone;
+  }
+
   private readonly _said = new Map<string, WarningLevel>();
 }
 
