@@ -194,9 +194,10 @@ def event_sentence(event: Event) -> str | None:
             f"in the sandbox, because they could not be fetched in time."
         )
     if isinstance(event, MemoryLow):
+        percent = 100 * event.memory.part
         return (
-            f"The sandbox's memory is {event.memory.part:.0%} full: {event.memory.words} are in "
-            f"use. When it is full, the sandbox's Python is killed and the variables are lost: "
+            f"The sandbox's memory is {percent:.0f} % full: {event.memory.words} are in use. When "
+            f"it is full, the sandbox's Python is killed and the variables are lost: "
             f"interrupt the cell, or save what you need."
         )
     if isinstance(event, Unreachable):

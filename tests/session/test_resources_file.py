@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 from jupyter_core.paths import jupyter_runtime_dir
+from waiting import eventually
 
 from ivy_kernel.models import Gpu, Meter, Namespace, Resources
-from ivy_kernel.routes.events import Disconnected, MemoryLow, ResourcesRead
+from ivy_kernel.routes.events import Disconnected, Event, MemoryLow, ResourcesRead
 from ivy_kernel.session.describe import event_sentence, status_lines
 from ivy_kernel.session.gate import SandboxGate
 from ivy_kernel.session.kernel_registry import ResourcesFile
 from ivy_kernel.session.lifecycle import Lifecycle
+from ivy_kernel.session.session import Session
 from ivy_kernel.status.clock import RequestTiming, monotonic_seconds
 from ivy_kernel.status.dialects import parse_ivy_status
 from ivy_kernel.status.model import SandboxStatus
@@ -191,7 +193,7 @@ def test_the_warning_says_how_full_it_is_and_what_that_means() -> None:
     """One sentence in the cell that fills it."""
     sentence = event_sentence(MemoryLow(Meter(13.6 * GIB, 16 * GIB)))
     assert sentence is not None
-    assert sentence.startswith("The sandbox's memory is 85% full: 13.6 of 16 GB are in use.")
+    assert sentence.startswith("The sandbox's memory is 85 % full: 13.6 of 16 GB are in use.")
 
 
 async def test_a_sandbox_that_ends_with_a_full_memory_is_told_so(
@@ -210,3 +212,16 @@ async def test_a_sandbox_that_ends_with_a_full_memory_is_told_so(
         await found.sandbox_end()
     )
     assert "Memory was" not in str(await found.sandbox_end())
+
+
+async def test_a_session_warns_while_its_cell_runs_and_tells_no_figures(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Kernels are told of what is alarming only; the rest is written down."""
+    told: list[Event] = []
+    session = Session(lifecycle(), on_event=told.append)
+    monkeypatch.setattr(Session, "busy", True)
+    for percent in (50, 90):
+        session.on_event(ResourcesRead(Resources(memory=Meter(percent, 100))))
+    assert told == [MemoryLow(Meter(90, 100))]
+    await eventually(lambda: ResourcesFile(*CHAT).has_news, "the figures are in the file")

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from far_side import BareRunner, kill, route_over, route_to
+from far_side import BareRunner, Far, kill, route_over, route_to, waits_for
 from sandbox_server import RunningSandbox, running_sandbox
 from waiting import eventually
 
 from ivy_kernel.agent.meters import TELL_SECONDS
 from ivy_kernel.errors import SandboxLostError
-from ivy_kernel.models import Gpu, Message, Meter, Namespace, Resources
+from ivy_kernel.models import NEARLY_FULL, Gpu, Message, Meter, Namespace, Resources
 from ivy_kernel.routes.agent.failures import Health
 from ivy_kernel.routes.agent.frames import NoAgentError, to_resources
 from ivy_kernel.routes.agent.requests import RequestTable
@@ -61,29 +62,47 @@ async def test_a_killed_kernel_is_told_with_its_memory(sandbox: RunningSandbox) 
             await far.run("1")
 
 
-OOM = "held = []\nwhile True: held.append(b'x' * (20 << 20))"
-
-
-async def test_a_kernel_that_runs_out_of_memory_is_told_so(place: Path) -> None:
-    """A real container with a limit, and a real end by the system."""
+@contextlib.asynccontextmanager
+async def container(limit_bytes: int, place: Path) -> AsyncIterator[Far]:
+    """A route whose agent and kernel live in a real control group with a limit."""
     group = Path("/sys/fs/cgroup/memory") / f"ivy-test-{os.getpid()}"
     try:
         group.mkdir()
-        (group / "memory.limit_in_bytes").write_text(str(300 << 20))
+        (group / "memory.limit_in_bytes").write_text(str(limit_bytes))
     except OSError:
         pytest.skip("no control group of version 1 can be made here")
     try:
         enter = f"echo $$ > {group}/cgroup.procs && exec {sys.executable} -I -S $0"
         async with route_over(BareRunner("/bin/sh", ["-c", enter], place), place) as far:
-            ran = await far.run(OOM)
-            assert ran.fate == "lost"
-            words = str(ran.outcome.reply["evalue"])
-            assert "the kernel in the sandbox was killed when memory ran out" in words
-            assert "300 MB" in words
-            assert (await far.run("1")).result == "1"
+            yield far
     finally:
         await eventually(lambda: not (group / "cgroup.procs").read_text(), "all have ended")
         group.rmdir()
+
+
+async def test_a_kernel_that_runs_out_of_memory_is_told_so(place: Path) -> None:
+    """A real container with a limit, and a real end by the system."""
+    async with container(300 << 20, place) as far:
+        ran = await far.run("held = []\nwhile True: held.append(b'x' * (20 << 20))")
+        assert ran.fate == "lost"
+        words = str(ran.outcome.reply["evalue"])
+        assert "the kernel in the sandbox was killed when memory ran out" in words
+        assert "300 MB" in words
+        assert (await far.run("1")).result == "1"
+
+
+async def test_a_memory_that_fills_is_told_while_the_cell_runs(place: Path) -> None:
+    """Although the cell prints nothing, and no answer would leave for a long time."""
+    async with container(600 << 20, place) as far:
+        await far.run("1")
+        running = far.begin(f"held = b'x' * (510 << 20)\n{waits_for(place / 'go')}")
+
+        def is_told() -> bool:
+            return far.seen(ResourcesRead)[-1].resources.memory.part >= NEARLY_FULL
+
+        await eventually(is_told, "the warning", 15)
+        (place / "go").touch()
+        assert (await running.end()).fate == "succeeded"
 
 
 class Quiet:
