@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from ivy_kernel.agent import PROTOCOL_VERSION
 from ivy_kernel.agent.meters import Meters
+from ivy_kernel.agent.service import Connection, Service
+from ivy_kernel.routes.agent.calls import pack
 
 GIB = 1 << 30
 MEMINFO = f"MemTotal: {32 * GIB >> 10} kB\nMemFree: 1 kB\nMemAvailable: {20 * GIB >> 10} kB\n"
@@ -195,6 +198,40 @@ def test_a_memory_that_fills_is_told_at_once_and_once(system: System) -> None:
     urgent = [filled(percent, 10.0 * number) for number, percent in enumerate(seen)]
     assert urgent == [False, True, False, False, False, True, False, False, True]
     assert meters.news(10.0 * len(seen) - 9.9) is not None
+
+
+class Kept(Connection):
+    """Keeps the answers."""
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+
+    def answer(self, frame: bytes) -> bool:
+        """Take one."""
+        self.frames.append(frame)
+        return True
+
+
+def test_a_memory_that_fills_answers_a_poll_that_waits(
+    system: System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cell prints nothing, so that no answer would leave for long; nothing else is told so."""
+    group = unified(system, "/")
+    limit(group, str(16 * GIB), 8 * GIB)
+    now, client = [100.0], Kept()
+    service = Service(str(tmp_path), {}, lambda: now[0])
+    service._meters = system.meters()
+    monkeypatch.setattr(service.supervisor, "run", lambda *_, **__: None)
+    service.handle(client, pack({"v": PROTOCOL_VERSION, "attach": "client"}))
+    service._requests.add("cell", "execute_request", now[0], channel="shell")
+    request = {"v": PROTOCOL_VERSION, "nonce": service.nonce, "session": 1, "submit": []}
+    service.handle(client, pack(request | {"poll": {"since": 0, "wait": 25}}))
+    answered = len(client.frames)
+    for used_gib, frames in ((8, 0), (13, 0), (14, 1), (15, 1)):
+        now[0] += 1.5
+        limit(group, str(16 * GIB), used_gib * GIB)
+        service.tick()
+        assert len(client.frames) == answered + frames
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from far_side import BareRunner, Far, kill, route_over, route_to, waits_for
+from far_side import BareRunner, Far, kill, route_over, route_to
 from sandbox_server import RunningSandbox, running_sandbox
 from waiting import eventually
 
 from ivy_kernel.agent.meters import TELL_SECONDS
 from ivy_kernel.errors import SandboxLostError
-from ivy_kernel.models import NEARLY_FULL, Gpu, Message, Meter, Namespace, Resources
+from ivy_kernel.models import Gpu, Message, Meter, Namespace, Resources
 from ivy_kernel.routes.agent.failures import Health
 from ivy_kernel.routes.agent.frames import NoAgentError, to_resources
 from ivy_kernel.routes.agent.requests import RequestTable
@@ -89,20 +89,6 @@ async def test_a_kernel_that_runs_out_of_memory_is_told_so(place: Path) -> None:
         assert "the kernel in the sandbox was killed when memory ran out" in words
         assert "300 MB" in words
         assert (await far.run("1")).result == "1"
-
-
-async def test_a_memory_that_fills_is_told_while_the_cell_runs(place: Path) -> None:
-    """Although the cell prints nothing, and no answer would leave for a long time."""
-    async with container(600 << 20, place) as far:
-        await far.run("1")
-        running = far.begin(f"held = b'x' * (510 << 20)\n{waits_for(place / 'go')}")
-
-        def is_told() -> bool:
-            return far.seen(ResourcesRead)[-1].resources.memory.part >= NEARLY_FULL
-
-        await eventually(is_told, "the warning", 15)
-        (place / "go").touch()
-        assert (await running.end()).fate == "succeeded"
 
 
 class Quiet:
