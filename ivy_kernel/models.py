@@ -1,4 +1,4 @@
-"""The data that the layers share: cells, messages, outcomes, and what is known of a namespace."""
+"""The data that the layers share: cells, messages, outcomes, namespaces, and resources."""
 
 from __future__ import annotations
 
@@ -209,3 +209,126 @@ class Namespace:
     def forget(self) -> None:
         """Note that there are no variables, and that the user knows it."""
         self.holder, self._loss = "", None
+
+
+# What the sandbox uses ----------------------------------------------------------------------------
+NEARLY_FULL = 0.85
+"""A memory that is full to this part may have been the reason for a loss."""
+
+_UNITS = (("TB", 1 << 40), ("GB", 1 << 30), ("MB", 1 << 20))
+"""As JupyterLab counts the sizes of files: 1 GB is 1024 MB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meter:
+    """What is used of something, and the most that may be.
+
+    Parameters
+    ----------
+    used, limit
+        Bytes; of processors, percent of one and the number of them.
+    """
+
+    used: float
+    limit: float
+
+    @property
+    def part(self) -> float:
+        """How full it is, from 0 to about 1."""
+        return self.used / self.limit
+
+    @property
+    def words(self) -> str:
+        """Bytes in words, for example ``15.9 of 16 GB``."""
+        unit, size = next((one for one in _UNITS if self.limit >= one[1]), _UNITS[-1])
+        return f"{_short(self.used / size)} of {_short(self.limit / size)} {unit}"
+
+
+def _short(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}".removesuffix(".0")
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU of a sandbox.
+
+    Parameters
+    ----------
+    name
+        Its maker's name.
+    used_percent
+        How busy it is; ``None`` where it does not say.
+    memory
+        Its own memory.
+    """
+
+    name: str
+    used_percent: float | None
+    memory: Meter
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What a sandbox uses, as its agent has seen it; ``None`` for what is not known.
+
+    Parameters
+    ----------
+    memory
+        Of the container, without what it can give up.
+    cpu
+        Percent of one processor, and the number of processors.
+    disk
+        Of the disk of the working directory.
+    gpus
+        Its GPUs.
+    """
+
+    memory: Meter | None = None
+    cpu: Meter | None = None
+    disk: Meter | None = None
+    gpus: tuple[Gpu, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """One line, for example ``memory 3.1 of 16 GB, CPU 140 % of 4 cores, disk 12 of 50 GB``."""
+        found = []
+        if self.memory is not None:
+            found.append(f"memory {self.memory.words}")
+        if self.cpu is not None:
+            cores = "core" if self.cpu.limit == 1 else "cores"
+            found.append(f"CPU {self.cpu.used:.0f} % of {_short(self.cpu.limit)} {cores}")
+        if self.disk is not None:
+            found.append(f"disk {self.disk.words}")
+        for gpu in self.gpus:
+            busy = "" if gpu.used_percent is None else f" {gpu.used_percent:.0f} %,"
+            found.append(f"{gpu.name}{busy} {gpu.memory.words}")
+        return ", ".join(found)
+
+    @property
+    def last_words(self) -> str:
+        """What a loss says of them: a sentence if memory was nearly full, with a blank before."""
+        if self.memory is None or self.memory.part < NEARLY_FULL:
+            return ""
+        return f" Memory was at {self.memory.words} when it was last heard of."
+
+    def to_json(self) -> Json:
+        """Return them as the panel receives them."""
+        cpu = self.cpu
+        return {
+            "memory": _bytes_json(self.memory),
+            "cpu": None if cpu is None else {"used_percent": cpu.used, "cores": cpu.limit},
+            "disk": _bytes_json(self.disk),
+            "gpus": [
+                {
+                    "name": gpu.name,
+                    "used_percent": gpu.used_percent,
+                    "memory_used_bytes": gpu.memory.used,
+                    "memory_limit_bytes": gpu.memory.limit,
+                }
+                for gpu in self.gpus
+            ],
+        }
+
+
+def _bytes_json(meter: Meter | None) -> Json | None:
+    return None if meter is None else {"used_bytes": meter.used, "limit_bytes": meter.limit}

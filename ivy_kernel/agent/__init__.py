@@ -18,6 +18,7 @@ each other is in ``docs/agent-protocol.md``.
     supervisor.py     starts, restarts and replaces the kernel process
     kernel_process.py the interface of a kernel process; the built-in shell's one
     ipython_kernel.py a real ipykernel, over its own sockets; the watchdog that wakes it
+    meters.py         memory, processors, disk and GPUs of the sandbox, and what may be used
     background.py     what may still speak in the kernel's process between requests
     shell/            the built-in shell itself
 """

@@ -12,6 +12,7 @@ from . import PROTOCOL_VERSION
 from .inflight import InFlightRequests, SubmissionSequence, TakenOverError
 from .kernel_process import KernelProcess
 from .message_log import LongPoll, LongPolls, MessageLog, MessageRecorder
+from .meters import Meters
 from .supervisor import KernelSupervisor
 from .wire import FragmentReassembly, WireError, read_request, to_json, write_answer
 
@@ -71,6 +72,7 @@ class Service:
         self._submissions = SubmissionSequence()
         self._requests = InFlightRequests()
         self._fragments = FragmentReassembly()
+        self._meters = Meters(str(options.get("working_directory", "")))
         self.supervisor = KernelSupervisor(
             directory,
             options,
@@ -136,6 +138,7 @@ class Service:
     def _attach(self, token: str, now: float) -> dict[str, Any]:
         before = self._submissions.client_number
         client_number = self._submissions.attach(token)
+        self._meters.forget_told()
         if client_number != before:
             # The parked polls are the earlier client's, whose next request hears "taken over".
             self._polls.answer_all(now)
@@ -186,7 +189,11 @@ class Service:
         header["offset"] = offset
         # Looked for only where it matters: while a request is under way there are polls anyway.
         header["background"] = 0 if self.is_busy else self.supervisor.count_background()
-        header["parked_seconds"] = round(self._clock() - poll.arrived, 3)
+        now = self._clock()
+        header["parked_seconds"] = round(now - poll.arrived, 3)
+        resources = self._meters.news(now, self.supervisor.kernel_pid)
+        if resources is not None:
+            header["resources"] = resources
         connection: Connection = poll.connection
         frame, taken = write_answer(
             header, data, limit_chars=poll.limit_chars, may_be_plain=poll.may_be_plain
@@ -247,6 +254,8 @@ class Service:
             self.supervisor.state = "idle"
 
     def _record_event(self, name: str, **details: Any) -> None:
+        if name == "died":
+            details.update(self._meters.of_death(self._clock()))
         self._recorder.record_event(name, generation=self.supervisor.generation, **details)
         # A ready kernel is no news to a waiting cell, whose own messages say so: it saves a call.
         is_news = name != "ready" or (len(self._polls) > 0 and not self.is_busy)
@@ -291,6 +300,9 @@ class Service:
             self.supervisor.probe()
         if self._requests.take_signal(now, is_ignored=self.supervisor.ignores_interrupts):
             self.supervisor.interrupt()
+        # After the supervisor: a look at what a kernel that has just ended left would be too late.
+        if self._meters.look(now, self.supervisor.kernel_pid) and self.is_busy:
+            self._record_event("memory")  # whose answer tells how full it is
         self._polls.run(now, running=self.is_busy)
 
     def stop(self, wait: Callable[[float], None]) -> None:

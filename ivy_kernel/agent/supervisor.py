@@ -88,6 +88,12 @@ class KernelSupervisor:
         """Return how much of the kernel may still speak when no request is under way."""
         return self._kernel.count_background() if self._kernel else 0
 
+    @property
+    def kernel_pid(self) -> int:
+        """The kernel's process; 0 while there is none."""
+        process = self._kernel.process if self._kernel else None
+        return process.pid if process else 0
+
     def file_descriptors(self) -> list[int]:
         """Return the descriptors that the daemon's loop should watch for reading."""
         return self._kernel.file_descriptors() if self._kernel else []

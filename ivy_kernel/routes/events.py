@@ -28,7 +28,7 @@ from ivy_kernel.errors import (
     ToolTimeoutError,
     UnexpectedStatusError,
 )
-from ivy_kernel.models import Fate, Json, Message, Outcome, Sink
+from ivy_kernel.models import NEARLY_FULL, Fate, Json, Message, Meter, Outcome, Resources, Sink
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,17 +92,46 @@ class KernelReady:
     features: tuple[str, ...] = ()
 
 
-def describe_death(exit_code: int) -> str:
-    """Return why a kernel with this exit code has ended, as far as the code tells."""
+def describe_death(
+    exit_code: int, log: str = "", *, memory: Meter | None = None, oom_killed: bool | None = None
+) -> str:
+    """Return why a kernel in the sandbox has ended, as far as it is known.
+
+    Parameters
+    ----------
+    exit_code
+        Negative for a signal.
+    log
+        The last lines that it wrote.
+    memory
+        The most that was in use in its last seconds; ``None`` where that is unknown.
+    oom_killed
+        Whether the system has killed a process just then because memory ran out; ``None`` where
+        that is unknown.
+    """
     if exit_code == -signal.SIGKILL:
-        return "its Python was killed, most often because the memory ran out"
+        killed = "the kernel in the sandbox was killed"
+        if memory is None:
+            by = "when memory ran out" if oom_killed else "most often because the memory ran out"
+            return f"{killed}, {by}"
+        is_full = memory.part >= NEARLY_FULL
+        if oom_killed:
+            # It may have filled faster than it was looked at.
+            limit = memory.words.partition(" of ")[2]
+            how_full = f"{memory.words} were in use" if is_full else f"the limit is {limit}"
+            return f"{killed} when memory ran out: {how_full}"
+        if is_full:
+            return f"{killed}, probably when memory ran out: {memory.words} were in use"
+        return f"{killed}; memory was at {memory.words} a moment before"
     if exit_code < 0:
         try:
             name = signal.Signals(-exit_code).name
         except ValueError:
             name = f"signal {-exit_code}"
-        return f"its Python crashed ({name})"
-    return f"its Python ended by itself with exit code {exit_code}"
+        return f"its Python crashed ({name}) in the sandbox"
+    if last_line(log).startswith("MemoryError"):
+        return f"its Python ended in the sandbox because memory ran out (exit code {exit_code})"
+    return f"its Python ended by itself with exit code {exit_code} in the sandbox"
 
 
 def last_line(log: str) -> str:
@@ -131,6 +160,32 @@ class KernelDied:
     exit_code: int
     log: str
     is_reported: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ResourcesRead:
+    """The agent has told what the sandbox uses.
+
+    Parameters
+    ----------
+    resources
+        What it uses.
+    """
+
+    resources: Resources
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLow:
+    """Memory has become alarmingly full while a cell runs; told once, until it is emptier again.
+
+    Parameters
+    ----------
+    memory
+        What is in use of it.
+    """
+
+    memory: Meter
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +272,8 @@ Event = (
     AgentOpened
     | KernelReady
     | KernelDied
+    | ResourcesRead
+    | MemoryLow
     | AgentLost
     | OutputDropped
     | Unreachable

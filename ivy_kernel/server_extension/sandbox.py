@@ -197,7 +197,21 @@ class SandboxEntry:
             "can_terminate": usable,
             "sessions": attachments,
             "status": status,
+            "resources": self._resources_json(),
         }
+
+    @property
+    def has_new_resources(self) -> bool:
+        """Whether some kernel has told since the last look what the sandbox uses."""
+        return self._lifecycle is not None and self._lifecycle.resources.has_news
+
+    def _resources_json(self) -> Json | None:
+        if self._lifecycle is None:
+            return None
+        known = self._lifecycle.resources.read(self._reading().status, monotonic_seconds())
+        if known is None:
+            return None
+        return {**known[0].to_json(), "age_seconds": round(known[1], 1)}
 
     def _status_json(self) -> dict[str, Any]:
         now = monotonic_seconds()

@@ -258,7 +258,8 @@ class SandboxRegistry:
             attachments = _attachments(registered, kernels)
             self._refresh_after_activity(registered, kernels)
             self._note_use(registered, kernels)
-            if changed or attachments != self._attachments:
+            has_news = [entry.has_new_resources for entry in self._entries.values()]
+            if changed or attachments != self._attachments or any(has_news):
                 self._attachments = attachments
                 self._notify()
 

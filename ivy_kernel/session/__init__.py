@@ -13,7 +13,7 @@
     output.py          how fast output is shown: throttled, coalesced, bounded
     output_limit.py    how much of it: head, tail, and the whole in a private file
     kernel_registry.py what this user's processes tell each other: which kernel uses which sandbox,
-                       and what one of them has learned of its status
+                       and what one of them has learned of its status, and of what it uses
     private_file.py    files for their user's eyes only, written whole or not at all; the settings'
                        is one of them
     mirror.py          a directory of the sandbox that is made what a small local folder is

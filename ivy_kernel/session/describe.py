@@ -15,6 +15,7 @@ from ivy_kernel.models import Json
 from ivy_kernel.routes.events import (
     Arrival,
     Event,
+    MemoryLow,
     OutputDropped,
     ReachableAgain,
     Unreachable,
@@ -219,6 +220,7 @@ def status_lines(lifecycle: Lifecycle, status: SandboxStatus, now: float) -> lis
     if uptime is not None:
         lines.append(f"up for: {duration_words(uptime)}")
     lines += deadline_words(status, now, separator=": ")
+    lines += resource_lines(lifecycle, status, now)
     lines += warnings(status, now)
     if status.error:
         lines.append(f"error: {one_line(status.error)}")
@@ -234,6 +236,20 @@ def deadline_words(status: SandboxStatus, now: float, *, separator: str = " ") -
     return [
         f"{words}{separator}{duration_words(left)}" for words, left in known if left is not None
     ]
+
+
+FRESH_SECONDS = 60.0
+"""What is said of memory and processors is called old after so long."""
+
+
+def resource_lines(lifecycle: Lifecycle, status: SandboxStatus, now: float) -> list[str]:
+    """Describe what a sandbox uses, in a line; none where no agent has told it."""
+    known = lifecycle.resources.read(status, now)
+    if known is None:
+        return []
+    resources, age_seconds = known
+    age = f" ({duration_words(age_seconds)} ago)" if age_seconds > FRESH_SECONDS else ""
+    return [one_line(f"uses: {resources.words}{age}")]
 
 
 def state_words(status: SandboxStatus, now: float) -> str:
@@ -326,6 +342,13 @@ def event_sentence(event: Event) -> str | None:
         return (
             f"{event.message_count} messages of output ({event.size_bytes:,} bytes) were dropped "
             f"in the sandbox, because they could not be fetched in time."
+        )
+    if isinstance(event, MemoryLow):
+        percent = 100 * event.memory.part
+        return (
+            f"The sandbox's memory is {percent:.0f} % full: {event.memory.words} are in use. When "
+            f"it is full, the sandbox's Python is killed and the variables are lost: "
+            f"interrupt the cell, or save what you need."
         )
     if isinstance(event, Unreachable):
         return f"The sandbox cannot be reached at the moment ({event.error}) {_FATE[event.cell]}"

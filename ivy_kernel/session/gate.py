@@ -18,8 +18,16 @@ from ivy_kernel.errors import (
     SandboxFailedError,
     SandboxLostError,
 )
-from ivy_kernel.models import Cell, Message, Namespace, Outcome, Sink
+from ivy_kernel.models import Cell, Message, Namespace, Outcome, Resources, Sink
 from ivy_kernel.routes.base import Route
+from ivy_kernel.routes.events import (
+    AgentLost,
+    Disconnected,
+    Event,
+    MemoryLow,
+    ResourcesRead,
+    Unreachable,
+)
 from ivy_kernel.session.describe import state_words
 from ivy_kernel.session.lifecycle import Lifecycle, failed_error
 from ivy_kernel.session.route_choice import RouteChoice
@@ -42,6 +50,11 @@ LOOK_TWICE_SECONDS = 0.3
 """An end that loses variables is believed when a second look, so much later, sees it too: one
 replica of the platform may be wrong."""
 
+
+MEMORY_WARNING_PARTS = (0.85, 0.95)
+"""A memory as full as this is told in the cell that runs; again when it was emptier meanwhile."""
+
+MEMORY_REARM_PART = 0.05
 
 LOST_BY_HIDDEN_CODE = (
     "The variables are gone, because the sandbox or its Python ended while code ran there that no "
@@ -96,6 +109,8 @@ class SandboxGate:
         self._seen_active = -math.inf
         self._noticed_routes: set[str] = set()
         self._not_ready_until = math.inf
+        self._resources = Resources()
+        self._memory_told = 0.0
         self.fresh_wanted = fresh
 
     @property
@@ -376,6 +391,37 @@ class SandboxGate:
         if cell.silent or not cell.store_history:
             self._namespace.lose(loss or SandboxLostError(LOST_BY_HIDDEN_CODE))
 
+    def heard(self, event: Event, *, is_running: bool) -> Event | None:
+        """Keep what an event says of the sandbox; return what the notebook is to be told.
+
+        Parameters
+        ----------
+        event
+            As the route tells it.
+        is_running
+            Whether a cell runs, in which a warning can be shown.
+        """
+        if not isinstance(event, ResourcesRead):
+            if isinstance(event, AgentLost | Disconnected | Unreachable):
+                self.out_of_contact()
+            return event
+        self._resources = event.resources
+        # In a thread, since a cell may be about to end, and a disk may be slow.
+        file = self._lifecycle.resources
+        asyncio.get_running_loop().run_in_executor(None, file.write, event.resources)
+        return self._low_memory() if is_running else None
+
+    def _low_memory(self) -> MemoryLow | None:
+        memory = self._resources.memory
+        part = memory.part if memory is not None else 0.0
+        level = max([0.0, *(each for each in MEMORY_WARNING_PARTS if part >= each)])
+        if memory is not None and level > self._memory_told:
+            self._memory_told = level
+            return MemoryLow(memory)
+        if part < self._memory_told - MEMORY_REARM_PART:
+            self._memory_told = level
+        return None
+
     def out_of_contact(self) -> None:
         """Have the next cell look at the sandbox first."""
         self._contact = None
@@ -389,6 +435,7 @@ class SandboxGate:
         """Begin anew with the next cell; whether variables were lost is still known."""
         self._choice.forget()
         self._contact, self._seen_active = None, -math.inf
+        self._resources, self._memory_told = Resources(), 0.0
 
     def close(self) -> None:
         """No cell will be prepared any more."""
@@ -397,11 +444,12 @@ class SandboxGate:
     def _lost(self, status: SandboxStatus) -> SandboxLostError:
         """Let go of a sandbox that has ended; return the error that tells it."""
         had_variables = self._namespace.holder != "script"
+        last_words = self._resources.last_words
         self._let_go()
         what = "the variables" if had_variables else "all that its cells had started"
         return SandboxLostError(
             f"{self._lifecycle.name} is gone (its state is now {_state_word(status)}), and {what} "
-            f"with it.",
+            f"with it.{last_words}",
             advice=self._advice(status),
         )
 

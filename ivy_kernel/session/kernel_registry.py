@@ -7,6 +7,9 @@ removed by the next reader.
 Whoever learns something new of a sandbox's status writes it down, and whoever shows that status
 reads it (`StatusFile`): kernel, Jupyter server and command line show the same within a second.
 
+Likewise a kernel writes down what its sandbox's agent says of memory, processors and disk, and the
+panel shows it (`ResourcesFile`): nobody has to ask the sandbox for it.
+
 The files are in Jupyter's runtime directory. They name the sandbox and hold no key.
 """
 
@@ -29,6 +32,7 @@ import msgspec
 import psutil
 from jupyter_core.paths import jupyter_runtime_dir
 
+from ivy_kernel.models import Json, Resources
 from ivy_kernel.session import private_file
 from ivy_kernel.status.clock import monotonic_seconds
 from ivy_kernel.status.model import SandboxStatus
@@ -207,12 +211,10 @@ class StatusFile:
     """
 
     def __init__(self, api_url: str, chat_id: str, recoup_session_id: str = "") -> None:
-        name = json.dumps([api_url, chat_id]).encode("utf-8", "surrogatepass")
-        digest = hashlib.sha256(name).hexdigest()[:20]
-        self._path = Path(jupyter_runtime_dir()) / "ivy-status" / f"{digest}.json"
+        self._path = _file_of(api_url, chat_id, "ivy-status")
         self._recoup_session_id = recoup_session_id
         self._writer = secrets.token_hex(8)
-        self._stamp = self._stat()
+        self._stamp = _stamp(self._path)
 
     def write(self, status: SandboxStatus | None, *, is_own_action: bool) -> None:
         """Tell the others; never raises, for they would find out by themselves, only later.
@@ -231,14 +233,11 @@ class StatusFile:
             "is_action": is_own_action,
             "status": msgspec.to_builtins(status),
         }
-        with suppress(OSError, ValueError):
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if private_file.is_private(self._path.parent.lstat(), writable_only=True):
-                private_file.write_json(self._path, content)
+        _write_beside(self._path, content)
 
     def news(self) -> News | None:
         """Return what another process has told since the last look; ``None`` when nothing."""
-        stamp = self._stat()
+        stamp = _stamp(self._path)
         if stamp is None or stamp == self._stamp:
             return None
         self._stamp = stamp
@@ -259,12 +258,108 @@ class StatusFile:
             status = None
         return News(status, is_action)
 
-    def _stat(self) -> tuple[int, int] | None:
-        try:
-            status = self._path.stat()
-        except OSError:
+
+def _file_of(api_url: str, chat_id: str, directory: str) -> Path:
+    """Return the file of one sandbox; its name tells neither chat nor address."""
+    name = json.dumps([api_url, chat_id]).encode("utf-8", "surrogatepass")
+    digest = hashlib.sha256(name).hexdigest()[:20]
+    return Path(jupyter_runtime_dir()) / directory / f"{digest}.json"
+
+
+def _write_beside(path: Path, content: Json) -> None:
+    """Write a file that others read; never raises, for they do without it."""
+    with suppress(OSError, ValueError):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if private_file.is_private(path.parent.lstat(), writable_only=True):
+            private_file.write_json(path, content)
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """Return what changes with each new content; ``None`` without a file."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_ino
+
+
+# What a sandbox uses ------------------------------------------------------------------------------
+LEAST_INTERVAL_SECONDS = 0.5
+"""A sandbox that tells more often than its agent does is not written down each time."""
+
+LONGEST_AGE_SECONDS = 3600.0
+"""What is older says nothing of the present."""
+
+
+class ResourcesFile:
+    """The file in which a kernel tells this user's other processes what its sandbox uses.
+
+    Parameters
+    ----------
+    api_url, chat_id
+        Of the sandbox, as in `KernelEntry`.
+    """
+
+    def __init__(self, api_url: str, chat_id: str) -> None:
+        self._path = _file_of(api_url, chat_id, "ivy-resources")
+        self._written = float("-inf")
+        self._seen: tuple[int, int] | None = None
+        self._read: tuple[tuple[int, int] | None, Resources, float] = (None, Resources(), 0.0)
+
+    def write(self, resources: Resources) -> None:
+        """Write down what the agent has just told. Called in a thread; never raises."""
+        now = monotonic_seconds()
+        if now - self._written < LEAST_INTERVAL_SECONDS:
+            return
+        self._written = now
+        content = {
+            "machine": _machine(),
+            "told_monotonic": now,
+            "resources": msgspec.to_builtins(resources),
+        }
+        _write_beside(self._path, content)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether it was written since this was last asked."""
+        before, self._seen = self._seen, _stamp(self._path)
+        return self._seen != before
+
+    def read(self, status: SandboxStatus | None, now: float) -> tuple[Resources, float] | None:
+        """Return what the sandbox uses, and how many seconds ago that was so.
+
+        Parameters
+        ----------
+        status
+            The sandbox's status: of one that is not up, or was started since, nothing is known.
+        now
+            The clock of `monotonic_seconds`.
+        """
+        if status is None or status.effective_state(now) != "active":
             return None
-        return status.st_mtime_ns, status.st_ino
+        stamp = _stamp(self._path)
+        if stamp is None:
+            return None
+        if stamp != self._read[0]:
+            self._read = (stamp, *self._content())
+        _, resources, told = self._read
+        age_seconds = now - told
+        uptime_seconds = status.uptime_seconds(now)
+        is_of_another = uptime_seconds is not None and age_seconds > uptime_seconds
+        # Of a clock that this process does not have, or older than the sandbox.
+        if age_seconds < -1 or age_seconds > LONGEST_AGE_SECONDS or is_of_another:
+            return None
+        return (resources, max(0.0, age_seconds)) if resources != Resources() else None
+
+    def _content(self) -> tuple[Resources, float]:
+        try:
+            found = private_file.read_json(self._path, limit_bytes=STATUS_LIMIT_BYTES)
+            if found["machine"] == _machine():
+                told = msgspec.convert(found["told_monotonic"], float)
+                return msgspec.convert(found["resources"], Resources), told
+        except (OSError, ValueError, KeyError, TypeError):
+            pass  # written by another version of this package, or by somebody else
+        return Resources(), 0.0
 
 
 def _machine() -> str:

@@ -24,7 +24,7 @@ from ivy_kernel.errors import (
     SandboxFailedError,
 )
 from ivy_kernel.session import local_server
-from ivy_kernel.session.kernel_registry import StatusFile
+from ivy_kernel.session.kernel_registry import ResourcesFile, StatusFile
 from ivy_kernel.session.start_progress import StartEvidence
 from ivy_kernel.status.clock import RequestTiming, monotonic_seconds
 from ivy_kernel.status.dialects import (
@@ -91,6 +91,11 @@ class Lifecycle:
         Returns a value that is equal as long as the same credential is in use; see `Monitor`.
     keep_alive_seconds
         Interval of the requests that keep the local sandbox while a notebook is open.
+
+    Attributes
+    ----------
+    resources
+        What the sandbox uses, as its agent last told some notebook.
     """
 
     def __init__(
@@ -129,6 +134,7 @@ class Lifecycle:
         # A session id of our own making names no other sandbox than the chat does.
         self._named_recoup_session_id = "" if recoup_is_optional else recoup_session_id
         self._file = StatusFile(api_url, chat_id, self._named_recoup_session_id)
+        self.resources = ResourcesFile(api_url, chat_id)
         self._told: SandboxStatus | None = None
         self._ivy_state: State | None = None
         self._key_fingerprint = key_fingerprint

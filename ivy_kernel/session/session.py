@@ -25,11 +25,8 @@ from ivy_kernel.routes.events import (
     ERRORS_WHEN_SANDBOX_ENDS,
     INTERRUPTED_UNSENT,
     TERMINATED,
-    AgentLost,
-    Disconnected,
     EndingCall,
     Event,
-    Unreachable,
     may_have_run,
     show_error,
     show_ivy_error,
@@ -480,9 +477,9 @@ class Session:
 
     def on_event(self, event: Event) -> None:
         """Take what a route tells beside messages."""
-        if isinstance(event, AgentLost | Disconnected | Unreachable):
-            self._gate.out_of_contact()
-        self._tell(event)
+        told = self._gate.heard(event, is_running=self.busy)
+        if told is not None:
+            self._tell(told)
 
     @property
     def is_behind(self) -> bool:

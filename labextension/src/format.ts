@@ -7,6 +7,8 @@
 import type { DeadlineKind, IReading } from './countdown';
 import {
   type Action,
+  type IMeter,
+  type IResources,
   isCreatable,
   type ISandbox,
   type IStatus,
@@ -87,6 +89,69 @@ export function formatAgo(ms: number, trans: ITranslate): string {
   return ms < 2 * DAY
     ? trans.__('%1 h ago', Math.floor(ms / HOUR))
     : trans.__('%1 d ago', Math.floor(ms / DAY));
+}
+
+/** As JupyterLab counts the sizes of files: 1 GB is 1024 MB. */
+const UNITS: readonly (readonly [string, number])[] = [
+  ['TB', 2 ** 40],
+  ['GB', 2 ** 30],
+  ['MB', 2 ** 20]
+];
+
+function unitOf(meter: IMeter): readonly [string, number] {
+  return UNITS.find(([, size]) => meter.limit >= size) ?? ['MB', 2 ** 20];
+}
+
+function shortNumber(value: number): string {
+  return value >= 100 ? value.toFixed(0) : value.toFixed(1).replace(/\.0$/, '');
+}
+
+/** Bytes in use and at most, for example `15.9 of 16 GB`. */
+export function formatBytes(meter: IMeter, trans: ITranslate): string {
+  const [unit, size] = unitOf(meter);
+  const used = shortNumber(meter.used / size);
+  return trans.__('%1 of %2 %3', used, shortNumber(meter.limit / size), unit);
+}
+
+/** The same for little room: `15.9/16 GB`. */
+export function formatBytesShort(meter: IMeter): string {
+  const [unit, size] = unitOf(meter);
+  return `${shortNumber(meter.used / size)}/${shortNumber(meter.limit / size)} ${unit}`;
+}
+
+/** Percent of one processor, and how many there are. */
+export function formatCpu(meter: IMeter, trans: ITranslate): string {
+  const percent = meter.used.toFixed(0);
+  return meter.limit === 1
+    ? trans.__('%1 % of 1 core', percent)
+    : trans.__('%1 % of %2 cores', percent, shortNumber(meter.limit));
+}
+
+/** What a sandbox uses, in one line; empty when nothing is known. */
+export function formatResources(
+  resources: IResources,
+  trans: ITranslate
+): string {
+  const { memory, cpu, disk } = resources;
+  return [
+    memory && trans.__('Memory %1', formatBytes(memory, trans)),
+    cpu && trans.__('CPU %1', formatCpu(cpu, trans)),
+    disk && trans.__('disk %1', formatBytes(disk, trans)),
+    ...resources.gpus.map(
+      ({ name, memory: own }) => `${name} ${formatBytes(own, trans)}`
+    )
+  ]
+    .filter(Boolean)
+    .join(', ');
+}
+
+/** What a memory that is nearly full means. */
+export function memorySentence(memory: IMeter, trans: ITranslate): string {
+  return trans.__(
+    'Memory is %1 % full (%2). When it is full, its Python is killed and the variables are lost.',
+    Math.floor((100 * memory.used) / memory.limit),
+    formatBytes(memory, trans)
+  );
 }
 
 /**

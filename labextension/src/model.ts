@@ -6,9 +6,15 @@ import { type ISignal, Signal } from '@lumino/signaling';
 
 import { ageStatus, type IReading, readStatus, SleepWatch } from './countdown';
 import { DEFAULT_INTERVALS, type IIntervals } from './preferences';
-import { type Action, type ISandbox, isTransitional } from './protocol';
+import {
+  type Action,
+  type IResources,
+  type ISandbox,
+  isTransitional
+} from './protocol';
 import { type ISandboxSource, type Problem, problemOf } from './source';
 import { SandboxStream, type IStreamPlatform } from './stream';
+import { FRESH_MS } from './warnings';
 
 /** The longest wait between two attempts while the server fails. */
 const LONGEST_BACKOFF_MS = 5 * 60_000;
@@ -101,6 +107,20 @@ export class SandboxModel implements IDisposable {
     const sinceMs =
       knowledge.kind === 'sandboxes' ? nowMs - knowledge.receivedMs : 0;
     return readStatus(sandbox.status, sinceMs);
+  }
+
+  /** What a sandbox uses, unless that is not known or was long ago. */
+  freshResources(
+    sandbox: ISandbox,
+    nowMs: number = performance.now()
+  ): IResources | null {
+    const knowledge = this._knowledge;
+    const { resources } = sandbox;
+    const sinceMs =
+      knowledge.kind === 'sandboxes' ? nowMs - knowledge.receivedMs : 0;
+    return resources && resources.ageMs + sinceMs <= FRESH_MS
+      ? resources
+      : null;
   }
 
   /** The action that is under way on a sandbox. */
@@ -215,7 +235,14 @@ export class SandboxModel implements IDisposable {
         // The others are moved on, so that all may share the newer time of arrival.
         one.id === sandbox.id
           ? sandbox
-          : { ...one, status: ageStatus(one.status, passedMs) }
+          : {
+              ...one,
+              status: ageStatus(one.status, passedMs),
+              resources: one.resources && {
+                ...one.resources,
+                ageMs: one.resources.ageMs + passedMs
+              }
+            }
       )
     );
   }

@@ -1,15 +1,26 @@
-/** Deadlines and failed starts as JupyterLab notifications. */
+/** Deadlines, failed starts and memory that fills up as JupyterLab notifications. */
 
 import { Notification } from '@jupyterlab/apputils';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import type { IDisposable } from '@lumino/disposable';
 
 import type { IThresholds } from './countdown';
-import { deadlineSentence, keepsAwake, shortName } from './format';
+import {
+  deadlineSentence,
+  keepsAwake,
+  memorySentence,
+  shortName
+} from './format';
 import type { SandboxModel } from './model';
 import { isCreatable, type ISandbox, type SandboxState } from './protocol';
 import type { Ticker } from './views/ticker';
-import { type IWarning, type IWarningChange, WarningTracker } from './warnings';
+import {
+  type IWarning,
+  type IWarningChange,
+  MemoryTracker,
+  type WarningLevel,
+  WarningTracker
+} from './warnings';
 
 export interface INotifierOptions {
   readonly model: SandboxModel;
@@ -70,6 +81,46 @@ export class SandboxNotifier implements IDisposable {
     this._lookForFailures(sandboxes, fresh);
     if (this._thresholds !== null) {
       this._lookForDeadlines(sandboxes, fresh, this._thresholds);
+      this._lookAtMemory(sandboxes, fresh);
+    }
+  }
+
+  private _lookAtMemory(
+    sandboxes: readonly ISandbox[],
+    fresh: readonly ISandbox[]
+  ): void {
+    const { model } = this._options;
+    for (const id of this._memory.keepOnly(sandboxes.map(one => one.id))) {
+      this._dismiss(`memory:${id}`);
+    }
+    for (const sandbox of fresh) {
+      const resources = model.freshResources(sandbox);
+      const isUp = model.read(sandbox).state === 'active';
+      if (isUp && resources === null) {
+        continue; // nothing new is known, so that what was said holds
+      }
+      const change = this._memory.observe(sandbox.id, isUp ? resources : null);
+      if (change.clear) {
+        this._dismiss(`memory:${sandbox.id}`);
+      }
+      if (change.raise) {
+        this._raiseMemory(sandbox, change.raise);
+      }
+    }
+  }
+
+  private _raiseMemory(sandbox: ISandbox, level: WarningLevel): void {
+    const memory = sandbox.resources?.memory;
+    if (memory) {
+      const { trans } = this._options;
+      const sentence = memorySentence(memory, trans);
+      const name = shortName(sandbox.name);
+      this._warn(
+        `memory:${sandbox.id}`,
+        trans.__('%1: %2', name, sentence),
+        level,
+        sandbox
+      );
     }
   }
 
@@ -155,8 +206,28 @@ export class SandboxNotifier implements IDisposable {
   }
 
   private _raiseWarning(warning: IWarning, sandbox: ISandbox): void {
-    const { openNotebook, openPanel, trans } = this._options;
+    const { trans } = this._options;
+    const message = trans.__(
+      '%1: %2',
+      shortName(sandbox.name),
+      deadlineSentence(
+        warning.kind,
+        warning.remainingMs,
+        keepsAwake(sandbox.status),
+        trans
+      )
+    );
     const key = `${warning.kind}:${warning.sandboxId}`;
+    this._warn(key, message, warning.level, sandbox);
+  }
+
+  private _warn(
+    key: string,
+    message: string,
+    level: WarningLevel,
+    sandbox: ISandbox
+  ): void {
+    const { openNotebook, openPanel, trans } = this._options;
     this._dismiss(key);
     const path = sandbox.sessions.find(one => one.notebookPath)?.notebookPath;
     const actions: Notification.IAction[] = [
@@ -171,17 +242,7 @@ export class SandboxNotifier implements IDisposable {
         }
       });
     }
-    const message = trans.__(
-      '%1: %2',
-      shortName(sandbox.name),
-      deadlineSentence(
-        warning.kind,
-        warning.remainingMs,
-        keepsAwake(sandbox.status),
-        trans
-      )
-    );
-    const autoClose = warning.level === 'urgent' ? false : 15_000;
+    const autoClose = level === 'urgent' ? false : 15_000;
     const id = Notification.warning(message, { autoClose, actions });
     this._shown.set(key, id);
   }
@@ -196,6 +257,7 @@ export class SandboxNotifier implements IDisposable {
 
   private readonly _options: INotifierOptions;
   private readonly _tracker = new WarningTracker();
+  private readonly _memory = new MemoryTracker();
   private readonly _shown = new Map<string, string>();
   /** The state of each sandbox when it was last looked at. */
   private readonly _states = new Map<string, SandboxState>();

@@ -36,6 +36,8 @@ export interface IPreferences {
   readonly notifies: boolean;
   readonly showsStatusItem: boolean;
   readonly showsStatusCountdown: boolean;
+  /** Whether the status bar tells of memory that is half full. */
+  readonly showsStatusMemory: boolean;
   readonly facts: IFactsShown;
   readonly cells: ICellPreferences;
 }
@@ -58,6 +60,7 @@ export const DEFAULT_PREFERENCES: IPreferences = {
   notifies: true,
   showsStatusItem: true,
   showsStatusCountdown: true,
+  showsStatusMemory: true,
   facts: ALL_FACTS,
   cells: { notifyAfterMs: 60_000, usesSystem: true, recordsTiming: true }
 };
@@ -103,6 +106,7 @@ export function readPreferences(settings: Settings): IPreferences {
     notifies: warnings['notifications'] !== false,
     showsStatusItem: statusBar['visible'] !== false,
     showsStatusCountdown: statusBar['countdown'] !== false,
+    showsStatusMemory: statusBar['memory'] !== false,
     facts: {
       uptime: details['uptime'] !== false,
       lastActivity: details['lastActivity'] !== false,

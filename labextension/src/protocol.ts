@@ -64,6 +64,32 @@ export interface ISession {
   readonly kind: 'kernel' | 'magic';
 }
 
+/** What is used of something, and the most that may be. */
+export interface IMeter {
+  readonly used: number;
+  readonly limit: number;
+}
+
+export interface IGpu {
+  readonly name: string;
+  readonly usedPercent: number | null;
+  /** Bytes of its own memory. */
+  readonly memory: IMeter;
+}
+
+/** What a sandbox uses, as its agent last told some notebook; null for what is not known. */
+export interface IResources {
+  /** Bytes. */
+  readonly memory: IMeter | null;
+  /** Percent of one processor, and the number of processors. */
+  readonly cpu: IMeter | null;
+  /** Bytes. */
+  readonly disk: IMeter | null;
+  readonly gpus: readonly IGpu[];
+  /** How old it already was when it was sent. */
+  readonly ageMs: number;
+}
+
 export interface ISandbox {
   /** An opaque key, for the REST paths. */
   readonly id: string;
@@ -79,6 +105,7 @@ export interface ISandbox {
   readonly canTerminate: boolean;
   readonly sessions: readonly ISession[];
   readonly status: IStatus;
+  readonly resources: IResources | null;
 }
 
 /** The body of every error answer of the server extension. */
@@ -179,6 +206,53 @@ function parseSession(value: unknown): ISession | null {
   };
 }
 
+function amount(value: unknown): number | null {
+  return typeof value === 'number' && Number.isFinite(value) && value >= 0
+    ? value
+    : null;
+}
+
+function parseMeter(
+  value: unknown,
+  usedName: string,
+  limitName: string
+): IMeter | null {
+  const body = asRecord(value);
+  const used = amount(body?.[usedName]);
+  const limit = amount(body?.[limitName]);
+  return used === null || limit === null || limit === 0
+    ? null
+    : { used, limit };
+}
+
+function parseGpu(value: unknown): IGpu | null {
+  const body = asRecord(value);
+  const name = text(body?.['name']);
+  const memory = parseMeter(body, 'memory_used_bytes', 'memory_limit_bytes');
+  return name === null || memory === null
+    ? null
+    : { name, usedPercent: amount(body?.['used_percent']), memory };
+}
+
+/** Read what a sandbox uses; null when nothing of it is known. */
+export function parseResources(value: unknown): IResources | null {
+  const body = asRecord(value);
+  if (!body) {
+    return null;
+  }
+  const gpus: unknown[] = Array.isArray(body['gpus']) ? body['gpus'] : [];
+  const found: IResources = {
+    memory: parseMeter(body['memory'], 'used_bytes', 'limit_bytes'),
+    cpu: parseMeter(body['cpu'], 'used_percent', 'cores'),
+    disk: parseMeter(body['disk'], 'used_bytes', 'limit_bytes'),
+    gpus: gpus.map(parseGpu).filter((one): one is IGpu => one !== null),
+    ageMs: (durationMs(body['age_seconds']) ?? 0) * 1000
+  };
+  return found.memory || found.cpu || found.disk || found.gpus.length > 0
+    ? found
+    : null;
+}
+
 /** Read a sandbox; null when it has no id, because nothing could be done with it. */
 export function parseSandbox(value: unknown): ISandbox | null {
   const body = asRecord(value);
@@ -202,7 +276,8 @@ export function parseSandbox(value: unknown): ISandbox | null {
     sessions: sessions
       .map(parseSession)
       .filter((session): session is ISession => session !== null),
-    status: parseStatus(body['status'])
+    status: parseStatus(body['status']),
+    resources: parseResources(body['resources'])
   };
 }
 

@@ -1,4 +1,4 @@
-/** Which deadlines deserve a notification, and when it is out of date. Pure. */
+/** Which deadlines, and which memory, deserve a warning, and when it is out of date. Pure. */
 
 import {
   DEFAULT_THRESHOLDS,
@@ -8,6 +8,7 @@ import {
   type IReading,
   type IThresholds
 } from './countdown';
+import type { IMeter, IResources } from './protocol';
 
 export type WarningLevel = 'soon' | 'urgent';
 
@@ -76,6 +77,62 @@ export class WarningTracker {
       }
     }
     return { raise: [], clear };
+  }
+
+  private readonly _said = new Map<string, WarningLevel>();
+}
+
+/** What is older is shown as old, and warns of nothing. */
+export const FRESH_MS = 60_000;
+
+const NEARLY_FULL: Readonly<Record<WarningLevel, number>> = {
+  soon: 0.85,
+  urgent: 0.95
+};
+
+/** By how much emptier a memory must be before it is warned of again. */
+const REARM_FULLNESS = 0.05;
+
+/** How pressing it is that memory fills up. */
+export function memoryLevel(memory: IMeter | null): WarningLevel | 'calm' {
+  const part = memory ? memory.used / memory.limit : 0;
+  return part >= NEARLY_FULL.urgent
+    ? 'urgent'
+    : part >= NEARLY_FULL.soon
+      ? 'soon'
+      : 'calm';
+}
+
+export interface IMemoryChange {
+  readonly raise: WarningLevel | null;
+  readonly clear: boolean;
+}
+
+/** Remembers what was said of each sandbox's memory, so that it is said once. */
+export class MemoryTracker {
+  /** Note what is used now; null when that is not known, or no longer true. */
+  observe(sandboxId: string, resources: IResources | null): IMemoryChange {
+    const memory = resources?.memory ?? null;
+    const said = this._said.get(sandboxId) ?? null;
+    const part = memory ? memory.used / memory.limit : 0;
+    const clear = said !== null && part < NEARLY_FULL[said] - REARM_FULLNESS;
+    if (clear) {
+      this._said.delete(sandboxId);
+    }
+    const level = memoryLevel(memory);
+    const now = this._said.get(sandboxId) ?? null;
+    if (level === 'calm' || now === 'urgent' || now === level) {
+      return { raise: null, clear };
+    }
+    this._said.set(sandboxId, level);
+    return { raise: level, clear };
+  }
+
+  /** Forget the sandboxes that are no longer there; return those that something was said of. */
+  keepOnly(sandboxIds: readonly string[]): string[] {
+    const gone = [...this._said.keys()].filter(id => !sandboxIds.includes(id));
+    gone.forEach(id => this._said.delete(id));
+    return gone;
   }
 
   private readonly _said = new Map<string, WarningLevel>();

@@ -29,6 +29,7 @@ from ivy_kernel.errors import (
     SettingError,
     UsageError,
 )
+from ivy_kernel.models import Resources
 from ivy_kernel.routes.agent.frames import ENOENT, InboxFullError, NoAgentError
 from ivy_kernel.routes.base import RouteListener
 from ivy_kernel.routes.events import CallRefused, Unreachable
@@ -164,10 +165,16 @@ class Health:
         Told when the agent becomes unreachable, and reachable again.
     give_up_seconds
         How long calls may fail before the connection is over.
+
+    Attributes
+    ----------
+    resources
+        What the sandbox used when it last told.
     """
 
     def __init__(self, listener: ConnectionListener, *, give_up_seconds: float) -> None:
         self.retry_at = 0.0
+        self.resources = Resources()
         self._listener = listener
         self._give_up_seconds = give_up_seconds
         self._streak = FailureStreak()
@@ -230,6 +237,7 @@ class Health:
             return SandboxLostError(
                 "The variables are gone, because the sandbox's agent has ended "
                 f"(perhaps the sandbox was recycled, or its memory ran out: {error})."
+                f"{self.resources.last_words}"
             )
         if isinstance(error, AnswerError) and times >= MAX_UNREADABLE_POLLS:
             return error if failed_seconds > UNREADABLE_SECONDS else None

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from ivy_kernel.errors import AnswerError
-from ivy_kernel.models import Channel, Fate, Json, Message
+from ivy_kernel.models import Channel, Fate, Gpu, Json, Message, Meter, Resources
 from ivy_kernel.routes.agent.programs import BEGIN, END
 
 # -- the log
@@ -375,3 +375,51 @@ def _unpacked(text: str, size_bytes: int, crc: int) -> bytes | None:
     inflater = zlib.decompressobj()
     raw = inflater.decompress(packed, RESPONSE_LIMIT_BYTES)
     return None if inflater.unconsumed_tail else raw
+
+
+# -- what is used
+
+LARGEST_NUMBER = float(1 << 60)
+MOST_GPUS = 16
+LONGEST_NAME_CHARS = 60
+
+
+def to_resources(value: object) -> Resources | None:
+    """Return what the agent's header says of memory, processors, disk and GPUs.
+
+    What makes no sense is left out; ``None`` when nothing is left.
+    """
+    if not isinstance(value, dict):
+        return None
+    rows = value.get("gpus")
+    gpus = (_to_gpu(row) for row in (rows[:MOST_GPUS] if isinstance(rows, list) else ()))
+    found = Resources(
+        memory=to_meter(value.get("memory")),
+        cpu=to_meter(value.get("cpu")),
+        disk=to_meter(value.get("disk")),
+        gpus=tuple(gpu for gpu in gpus if gpu is not None),
+    )
+    return None if found == Resources() else found
+
+
+def to_meter(value: object) -> Meter | None:
+    """Return a pair of numbers, what is used and the limit; ``None`` when it is none."""
+    if not (isinstance(value, list) and len(value) == 2):
+        return None
+    used, limit = value
+    return Meter(used, limit) if _is_amount(used) and _is_amount(limit) and limit > 0 else None
+
+
+def _is_amount(value: object) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and 0 <= value <= LARGEST_NUMBER  # type: ignore[operator]  # mypy does not follow
+
+
+def _to_gpu(row: object) -> Gpu | None:
+    if not (isinstance(row, list) and len(row) == 4 and isinstance(row[0], str)):
+        return None
+    memory = to_meter(row[2:])
+    name = "".join(letter for letter in row[0] if letter.isprintable())[:LONGEST_NAME_CHARS]
+    if memory is None:
+        return None
+    return Gpu(name or "GPU", row[1] if _is_amount(row[1]) else None, memory)

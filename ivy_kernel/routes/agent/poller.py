@@ -25,9 +25,11 @@ from ivy_kernel.routes.agent.frames import (
     CorruptedError,
     Inbox,
     TruncatedError,
+    to_resources,
 )
 from ivy_kernel.routes.agent.pacing import FIRST_LIMIT_CHARS, PollScheduler, ResponseSizeLimit
 from ivy_kernel.routes.agent.requests import RequestTable
+from ivy_kernel.routes.events import ResourcesRead
 
 _log = logging.getLogger(__name__)
 
@@ -284,6 +286,10 @@ class Poller:
         if parked_seconds >= poll.poll_wait_seconds:
             poll.has_waited = True
             self.scheduler.waited(poll.poll_wait_seconds)
+        resources = to_resources(header.get("resources"))
+        if resources is not None:
+            self._health.resources = resources
+            self._table.listener.on_event(ResourcesRead(resources))
         was_active = self._table.is_active  # before the records, which may end requests
         offset = header.get("offset", 0)
         for record in self.inbox.add(offset, response.body):

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from ivy_kernel.errors import SandboxError, SandboxLostError
 from ivy_kernel.models import Cell, Channel, Fate, Json, Message, Namespace, Sink
 from ivy_kernel.routes.agent.calls import Submission
-from ivy_kernel.routes.agent.frames import is_execute_reply, to_message
+from ivy_kernel.routes.agent.frames import is_execute_reply, to_message, to_meter
 from ivy_kernel.routes.base import BackgroundListener
 from ivy_kernel.routes.events import (
     Arrival,
@@ -415,7 +415,7 @@ class RequestTable:
         cause = SandboxLostError(
             f"The sandbox's Python cannot start: {last_line(log)}"
             if never_ready
-            else f"The variables are gone, because {describe_death(exit_code)} in the sandbox. "
+            else f"The variables are gone, because {_why_died(event, exit_code, log)}. "
             "A new one is started; run the cells that the next ones need again."
         )
         is_reported = self._end_lost(event.get("lost", []), cause)
@@ -477,6 +477,13 @@ class RequestTable:
                 pending.end(RequestEndedError("lost", cause))
                 self.remove(pending)
         return is_reported
+
+
+def _why_died(event: Json, exit_code: int, log: str) -> str:
+    was_oom = event.get("oom_killed")
+    oom_killed = was_oom if isinstance(was_oom, bool) else None
+    memory = to_meter(event.get("memory"))
+    return describe_death(exit_code, log, memory=memory, oom_killed=oom_killed)
 
 
 def execute_content(cell: Cell) -> Json:

@@ -23,13 +23,14 @@ import {
   stateLabel
 } from '../format';
 import { ALL_FACTS, type IFactsShown } from '../preferences';
-import type { Action, ISandbox, IStatus } from '../protocol';
+import type { Action, IResources, ISandbox, IStatus } from '../protocol';
 import { ActionsView } from './actions';
 import { Banner, FOLD_AT_CHARACTERS, FoldedText } from './banner';
 import { StateChip } from './chip';
 import { announcementOf, DeadlinesView } from './deadlines';
 import { make, setAttribute, setShown, setText } from './dom';
 import { FactsView } from './facts';
+import { MetersView } from './meters';
 import { StartView } from './start';
 
 /** What a card shows. */
@@ -50,6 +51,8 @@ export interface ICardContent {
   readonly current: boolean;
   readonly thresholds?: IThresholds;
   readonly facts?: IFactsShown;
+  /** What the sandbox uses, which arrived with the status. */
+  readonly resources?: IResources | null;
 }
 
 export interface ICardOptions {
@@ -69,6 +72,7 @@ export class SandboxCard {
     this._trans = trans;
     this._start = new StartView(trans);
     this._deadlines = new DeadlinesView(trans);
+    this._meters = new MetersView(trans);
     this._facts = new FactsView(trans, options.onCopy ?? null);
     this._actions = new ActionsView(trans, options.onAction);
     this._stale = new Banner(trans, 'warning', 'stale');
@@ -91,6 +95,7 @@ export class SandboxCard {
       this._deadlines.node,
       this._hint,
       this._unknown,
+      this._meters.node,
       this._facts.node,
       this.extra,
       this._actionError.node,
@@ -141,6 +146,10 @@ export class SandboxCard {
     this._chip.update(reading.state, label, stale);
     this._start.update(status, reading, nowMs);
     this._deadlines.update(status, reading, thresholds, stale);
+    this._meters.update(
+      reading.state === 'active' ? (content.resources ?? null) : null,
+      nowMs - content.receivedMs
+    );
     const where = content.sandbox;
     this._facts.update(status, reading, where, content.facts ?? ALL_FACTS);
     this._actions.update(status, {
@@ -235,6 +244,7 @@ export class SandboxCard {
   private readonly _hint = make('div', 'jp-ivy-hint');
   private readonly _unknown = make('div', 'jp-ivy-unknown');
   private readonly _unknownTexts: FoldedText[] = [];
+  private readonly _meters: MetersView;
   private readonly _facts: FactsView;
   private readonly _actions: ActionsView;
   private readonly _live = make('div', 'jp-ivy-sr-only', {

@@ -206,7 +206,8 @@ export class SandboxPanel extends Widget {
             knowledge.problem && problemSentence(knowledge.problem, trans),
           current: this._options.isCurrent(sandbox),
           thresholds: this._preferences.thresholds,
-          facts: this._preferences.facts
+          facts: this._preferences.facts,
+          resources: sandbox.resources
         },
         now
       );

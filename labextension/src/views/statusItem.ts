@@ -12,6 +12,8 @@ import {
 import {
   adviceIn,
   deadlineLabel,
+  formatBytesShort,
+  formatResources,
   formatRough,
   remedyFirst,
   stateLabel
@@ -20,8 +22,14 @@ import type { SandboxModel } from '../model';
 import type { IPreferences } from '../preferences';
 import type { ISandbox } from '../protocol';
 import { problemSentence } from '../source';
+import { memoryLevel } from '../warnings';
 import { make, makeIcon, setAttribute, setShown, setText } from './dom';
 import type { Ticker } from './ticker';
+
+/** Memory is told from this part of it on. */
+const NOTEWORTHY_PART = 0.5;
+
+const RANKS: readonly Urgency[] = ['calm', 'soon', 'urgent', 'over'];
 
 export interface IStatusItemOptions {
   readonly model: SandboxModel;
@@ -119,9 +127,12 @@ export class StatusItem extends Widget {
     const status = statusNow(sandbox.status, reading);
     const state = stateLabel(status, trans);
     const [nearest] = deadlinesOf(reading, thresholds);
+    const resources =
+      reading.state === 'active' ? model.freshResources(sandbox) : null;
+    const used = resources && formatResources(resources, trans);
     const open = trans.__(
       '%1. Click to open the Ivy Sandbox panel',
-      sandbox.name
+      used ? `${sandbox.name}: ${used}` : sandbox.name
     );
     if (status.stale) {
       return {
@@ -138,16 +149,25 @@ export class StatusItem extends Widget {
       const text = trans.__('Ivy: %1 · about %2 left', state, left);
       return { text, detail: open, urgency: 'calm' };
     }
-    if (!nearest || !this._preferences.showsStatusCountdown) {
-      const urgency = reading.state === 'failed' ? 'urgent' : 'calm';
-      return { text: trans.__('Ivy: %1', state), detail: open, urgency };
+    const texts = [trans.__('Ivy: %1', state)];
+    let urgency: Urgency = reading.state === 'failed' ? 'urgent' : 'calm';
+    const memory = resources?.memory ?? null;
+    const level = memoryLevel(memory);
+    if (
+      memory &&
+      this._preferences.showsStatusMemory &&
+      memory.used >= memory.limit * NOTEWORTHY_PART
+    ) {
+      texts.push(formatBytesShort(memory));
+      urgency = level;
     }
-    const deadline = deadlineLabel(nearest.kind, nearest.remainingMs, trans);
-    return {
-      text: trans.__('Ivy: %1 · %2', state, deadline),
-      detail: open,
-      urgency: nearest.urgency
-    };
+    if (nearest && this._preferences.showsStatusCountdown) {
+      texts.push(deadlineLabel(nearest.kind, nearest.remainingMs, trans));
+      if (RANKS.indexOf(nearest.urgency) > RANKS.indexOf(urgency)) {
+        urgency = nearest.urgency;
+      }
+    }
+    return { text: texts.join(' · '), detail: open, urgency };
   }
 
   private readonly _options: IStatusItemOptions;
