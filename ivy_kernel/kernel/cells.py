@@ -35,7 +35,8 @@ from ivy_kernel.routes.events import (
     show_error,
     succeeded,
 )
-from ivy_kernel.session.describe import NO_SUCH_FILE, event_sentence, missing_file_hint
+from ivy_kernel.session.describe import event_sentence
+from ivy_kernel.session.missing_files import NO_SUCH_FILE, missing_file_hint
 from ivy_kernel.session.output import front_end_throttle
 from ivy_kernel.session.output_limit import OutputLimit
 from ivy_kernel.session.session import Session
@@ -230,10 +231,8 @@ class CellRunner:
         with suppress(OSError):  # it may have been removed
             self._directory = os.getcwd()  # noqa: PTH109 - local cells may change it later
         self.features: list[str] = []
-        self._throttle = front_end_throttle(
-            host.publish,
-            limit=OutputLimit(0),
-            is_full=lambda: host.is_full,  # each cell sets its own limit
+        self._throttle = front_end_throttle(  # each cell sets its own limit
+            host.publish, limit=OutputLimit(0), is_full=lambda: host.is_full
         )
         self.comms = Comms(LocalComms(self._show_at_once), self)
 
@@ -301,14 +300,9 @@ class CellRunner:
 
     def _hint_at_files_here(self, outcome: Outcome, sink: CellSink) -> None:
         """Say so when the cell has missed a file that is beside the notebook."""
-        live = self._current.live
         with suppress(IvyError, OSError):  # settings that cannot be read are told elsewhere
-            hint = missing_file_hint(
-                outcome.reply,
-                sink.complaints,
-                Path(self._directory),
-                is_local=live.current().is_local,
-            )
+            is_local, here = self._current.live.current().is_local, Path(self._directory)
+            hint = missing_file_hint(outcome.reply, sink.complaints, here, is_local=is_local)
             if hint:
                 self._show_note(hint)
 

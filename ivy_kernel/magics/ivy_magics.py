@@ -25,8 +25,9 @@ from ivy_kernel.magics.waiting import Post, ask_user, loop_thread, wait_in_cell
 from ivy_kernel.models import Cell, Json, Message, Namespace, Outcome, Sink, sendable
 from ivy_kernel.routes.events import AgentLost, Event, KernelDied, show_error
 from ivy_kernel.session.chats import find_chat, note_use
-from ivy_kernel.session.describe import NO_SUCH_FILE, event_sentence, missing_file_hint
+from ivy_kernel.session.describe import event_sentence
 from ivy_kernel.session.kernel_registry import KernelRegistration, kernel_id_of
+from ivy_kernel.session.missing_files import NO_SUCH_FILE, missing_file_hint
 from ivy_kernel.session.open import identity, open_lifecycle, open_session
 from ivy_kernel.session.output import front_end_throttle
 from ivy_kernel.session.output_limit import OutputLimit

@@ -11,6 +11,7 @@ import asyncio
 import base64
 import dataclasses
 import hashlib
+import inspect
 import json
 import re
 import secrets
@@ -19,7 +20,6 @@ import zlib
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakSet
@@ -32,6 +32,7 @@ from ivy_kernel.errors import (
     SandboxLostError,
     VariableError,
 )
+from ivy_kernel.magics import array_codec, frame_codec, value_codec
 from ivy_kernel.magics.frame_codec import SPOOL, decode, encode
 from ivy_kernel.magics.options import CellOptions, Renamed
 from ivy_kernel.magics.output import assigned_names, kept
@@ -90,10 +91,10 @@ if package + '.frame_codec' not in sys.modules:
 @cache
 def codec_sources() -> tuple[str, str]:
     """Return the private package's name in the sandbox, and the code that loads it there."""
-    sources = []
-    for name in ("value_codec", "array_codec", "frame_codec"):
-        path = resources.files("ivy_kernel.magics") / f"{name}.py"
-        sources.append((name, path.read_text(encoding="utf-8")))
+    modules = (value_codec, array_codec, frame_codec)
+    sources = [
+        (module.__name__.rpartition(".")[2], inspect.getsource(module)) for module in modules
+    ]
     # By its contents: another version of ours may have left another codec in the same kernel.
     package = f"_ivy_codec_{hashlib.sha256(repr(sources).encode()).hexdigest()[:16]}"
     private = [(name, text.replace("ivy_kernel.magics.", f"{package}.")) for name, text in sources]

@@ -21,5 +21,6 @@
     transfer.py        the calls of a transfer: in flight, sized, repeated; how far it has come
     large_files.py     one large file's way: in chunks, verified, resumable
     local_files.py     places on this machine, which no name from a sandbox leads out of
+    missing_files.py   files beside the notebook that a cell missed in the sandbox
     describe.py        states, deadlines and settings as lines of text
 """

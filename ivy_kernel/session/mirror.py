@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from ivy_kernel.errors import NoSuchFileError, UsageError
-from ivy_kernel.routes.files import FileEntry
+from ivy_kernel.routes.files import FileEntry, Parts
 from ivy_kernel.session.describe import size_words
 from ivy_kernel.session.files import SandboxFiles
+from ivy_kernel.session.local_files import open_source
 from ivy_kernel.session.transfer import Progress
 
 LIMIT_BYTES = 100_000_000
@@ -97,7 +98,8 @@ def read_folder(path: Path, name: str, *, force: bool) -> Folder:
                     f"too much to be compared at each run: put -r moves it once, --force mirrors "
                     f"it all the same. Nothing was moved."
                 )
-            folder.files[file.relative_to(path).as_posix()] = _copy_of(file)
+            place = file.relative_to(path)
+            folder.files[place.as_posix()] = _copy_of(path, place.parts)
     return folder
 
 
@@ -118,9 +120,10 @@ def _reason_to_skip(file: Path) -> str:
     return "" if stat.S_ISREG(mode) else "no regular file"  # reading from a FIFO would never end
 
 
-def _copy_of(file: Path) -> Copy:
+def _copy_of(top: Path, names: Parts) -> Copy:
     digest, size = hashlib.sha256(), 0
-    with file.open("rb") as opened:
+    # Opened as it is when it is sent: what has become a link or a FIFO meanwhile is not read.
+    with os.fdopen(open_source(top, names), "rb") as opened:
         while chunk := opened.read(READ_BYTES):
             digest.update(chunk)
             size += len(chunk)

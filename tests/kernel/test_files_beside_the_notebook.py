@@ -12,7 +12,7 @@ from kernel_driver import KernelDriver, agent_variables, kernel_variables, runni
 from magic_driver import MagicKernel, magic_variables
 from sandbox_server import RunningSandbox
 
-from ivy_kernel.session.describe import missing_file_hint, put_command
+from ivy_kernel.session.missing_files import missing_file_hint, put_command
 
 FILES = ("beside.py", "script.py", "data.csv", "array.npy", "sub/table.csv", "package/__init__.py")
 

@@ -125,6 +125,16 @@ class House:
         return {name: next(iter(who)) for name, who in self.importers.items() if len(who) == 1}
 
     @property
+    def parts_of_their_importer(self) -> dict[str, str]:
+        """Modules that fit into the only one that imports them, which starts no program."""
+        return {
+            module: importer
+            for module, importer in self.with_one_importer.items()
+            if self.modules[importer].stem not in ("__init__", "__main__")
+            and self.lines[module] + self.lines[importer] <= LINES_AT_MOST
+        }
+
+    @property
     def too_long(self) -> dict[str, int]:
         """The modules with more lines than we want, and how many they have."""
         return {name: lines for name, lines in self.lines.items() if lines > LINES_AT_MOST}
