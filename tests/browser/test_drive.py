@@ -225,7 +225,7 @@ for number in range({MANY}):
     expect(browser).to_contain_text(f"{MANY - SHOWN} more entries are not shown")
     lab.responses.clear()
     browser.get_by_role("button", name="Filter Files by Name").click()
-    browser.get_by_placeholder("Filter files by name").fill("file-09999")
+    browser.locator("input[placeholder='Filter files by name']").fill("file-09999")
     expect(browser.locator(".jp-DirListing-item").first).to_contain_text("file-09999.txt")
     assert listings(lab) == []
     entry(browser, "file-09999.txt").click()

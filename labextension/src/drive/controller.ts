@@ -132,6 +132,7 @@ class DriveController {
     restorer?.add(browser, DRIVE_ID);
     addDriveCommands(this._commands);
     model.changed.connect(this._draw, this);
+    model.changed.connect(this._refreshAfterCell, this);
     ticker.ticked.connect(() => {
       if (browser.isVisible && this._shown === 'state') {
         this._draw();
@@ -152,8 +153,9 @@ class DriveController {
     });
     NotebookActions.executed.connect((_, { notebook }) => {
       const front = this._parts.notebooks?.currentWidget;
-      if (front?.content === notebook && this._isOfFront()) {
-        void this._afterCell.invoke().catch(() => undefined);
+      if (front?.content === notebook) {
+        this._ranIn = this._parts.current.kernelId;
+        this._refreshAfterCell();
       }
     });
     this._readSettings();
@@ -255,6 +257,15 @@ class DriveController {
     await sendToSandbox(this._commands, paths);
   }
 
+  /** A cell has ended; the first one of a notebook before its sandbox is known to be its own. */
+  private _refreshAfterCell(): void {
+    const kernelId = this._parts.current.kernelId;
+    if (this._ranIn !== null && this._ranIn === kernelId && this._isOfFront()) {
+      this._ranIn = null;
+      void this._afterCell.invoke().catch(() => undefined);
+    }
+  }
+
   /** Whether the notebook in front runs in the sandbox whose files are shown. */
   private _isOfFront(): boolean {
     const { current, model } = this._parts;
@@ -286,6 +297,7 @@ class DriveController {
     AFTER_CELL_MS
   );
   private _shown: Shown = 'gone';
+  private _ranIn: string | null = null;
   private _followed = '';
   private _hasFollowed = false;
 }
