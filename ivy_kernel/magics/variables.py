@@ -52,7 +52,6 @@ from ivy_kernel.session.transfer import TransferState
 
 Result = TypeVar("Result")
 Namespace = dict[str, Any]
-
 INLINE_BYTES = 256 << 10
 """Up to this size a value travels in the hidden cell, or in its answer."""
 STOP_SECONDS = 5.0

@@ -18,7 +18,7 @@ def house() -> House:
 
 
 def test_the_package_has_few_modules(house: House) -> None:
-    """At most one for 250 lines: what is new joins a neighbour unless it is a concept of its own."""
+    """At most one for 250 lines: what is new joins a neighbour unless it is one concept more."""
     assert len(house.modules) <= sum(house.lines.values()) / 250
 
 
