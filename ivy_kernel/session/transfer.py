@@ -16,6 +16,8 @@ from ivy_kernel.errors import (
     ChecksumError,
     IvyError,
     NetworkError,
+    NoSandboxError,
+    NotFoundError,
     NotReadyError,
     RateLimitedError,
     SandboxFileError,
@@ -311,6 +313,8 @@ class Calls:
         ------
         TransferInterruptedError
             When none has succeeded for too long.
+        NoSandboxError
+            When the sandbox has ended, or sleeps.
         TooLargeError, IvyError
             What repeating would not change.
         """
@@ -318,6 +322,11 @@ class Calls:
         while True:
             try:
                 result = await work()
+            except NotFoundError as error:  # it has ended since it was looked at
+                raise NoSandboxError(
+                    f"The sandbox does not run any more ({error.detail or 'HTTP 404'}); after %ivy "
+                    f"create a transfer that was under way goes on by the same command."
+                ) from error
             except IvyError as error:
                 if not may_pass(error):
                     raise
