@@ -161,9 +161,18 @@ async def test_ls_lists_the_working_directory_a_path_and_a_pattern(desk: Desk) -
 
 
 async def test_names_that_a_terminal_would_obey_are_shown_harmlessly(desk: Desk) -> None:
-    """Escapes and line ends in a name are made visible."""
+    """Escapes and line ends in a name are made visible, by each command and in its question."""
     desk.far("a\x1b[31m\nb")
-    assert await desk.run("ls") == "a\\x1b[31m\\x0ab"
+    desk.far("d\x1b[31m/c")
+    assert await desk.run("ls") == "a\\x1b[31m\\x0ab\nd\\x1b[31m/"
+    told = [await desk.run(line) for line in ("get 'a*'", "get -r 'd*'", "get -r '*' x/")]
+    told += [await desk.run("put -r 'd*' e"), await desk.run("export 'd\x1b[31m/c'")]
+    with pytest.raises(UsageError) as caught:
+        await desk.run("rm 'd*'")
+    desk.answer = False
+    told += [str(caught.value), await desk.run("rm -r 'd*'"), *desk.questions, *desk.warned]
+    assert "\x1b" not in "".join(told)
+    assert "\n" not in "".join(told)
 
 
 async def test_what_is_not_there_is_named_with_a_way_to_look(desk: Desk) -> None:
@@ -252,7 +261,7 @@ async def test_put_copies_as_cp_does(desk: Desk) -> None:
         ("put '*.nothing'", r"no file \*\.nothing"),
         ("put folder", "folder is a directory: add -r"),
         ("put a.csv b.csv taken", r"taken is no directory in the sandbox; taken/ makes it one"),
-        ("put a.csv folder/a.csv data/", "Two of the sources are called a.csv"),
+        ("put a.csv folder/a.csv data/", "Two sources are called a.csv"),
         ("put a.csv ../x", "leads out"),
         ("put a.csv /etc/x", "outside of the sandbox"),
         ("put pipe", "no regular file"),
