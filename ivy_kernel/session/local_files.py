@@ -348,6 +348,20 @@ def tree(top: Path, left_out: list[str]) -> tuple[list[LocalFile], list[Parts]]:
     return files, empty
 
 
+def shown_below(top: Path) -> tuple[list[str], list[str]]:
+    """Return the files below a directory, and its directories without any, but what is hidden."""
+    found, empty = tree(top, [])
+
+    def shown(all_names: Iterable[Parts]) -> list[str]:
+        return [
+            "/".join(names)
+            for names in all_names
+            if not any(name.startswith(".") for name in names)
+        ]
+
+    return shown(each.names for each in found), shown(empty)
+
+
 def open_source(path: Path, names: Parts = ()) -> int:
     """Open a regular file for sending.
 
