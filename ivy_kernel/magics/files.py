@@ -439,7 +439,7 @@ async def _rm(files: SandboxFiles, options: Options, caller: Caller) -> Told:
         if one.path in ("", "."):
             raise UsageError("The sandbox's working directory itself cannot be removed.")
         if not options.recursive:
-            raise UsageError(f"{visible(one.path)} is a directory: -r removes all that is in it.")
+            raise UsageError(f"{visible(one.path)} is a directory: add -r to remove all in it.")
     if directories and not options.yes:
         for one in directories:
             listing = await files.list(one.path, recursive=True)

@@ -326,7 +326,12 @@ def tree(top: Path, left_out: list[str]) -> tuple[list[LocalFile], list[Parts]]:
     """
     files: list[LocalFile] = []
     empty: list[Parts] = []
-    for directory, below, names, descriptor in os.fwalk(top, follow_symlinks=False):
+
+    def leave_out(error: OSError) -> None:
+        left_out.append(f"{error.filename}: {error.strerror}")
+
+    walk = os.fwalk(top, onerror=leave_out, follow_symlinks=False)
+    for directory, below, names, descriptor in walk:
         parts = Path(directory).relative_to(top).parts
         below.sort()
         for name in list(below):
