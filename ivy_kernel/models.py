@@ -21,6 +21,21 @@ Fate = Literal["succeeded", "failed", "interrupted", "lost", "unknown"]
 Channel = Literal["shell", "iopub", "stdin", "control"]
 
 
+def visible(text: object, keep: str = "") -> str:
+    """Return text from outside without characters that a terminal or a notebook would act on.
+
+    Parameters
+    ----------
+    text
+        The text.
+    keep
+        Characters that stay as they are, such as line ends.
+    """
+    return "".join(
+        one if one.isprintable() or one in keep else f"\\x{ord(one):02x}" for one in str(text)
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Cell:
     """One ``execute_request`` (Jupyter message spec, "Execute").

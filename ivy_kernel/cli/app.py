@@ -8,9 +8,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import os
 import shutil
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from traitlets.config.loader import ArgumentError
 
 from ivy_kernel._version import __version__
 from ivy_kernel.errors import IvyError, SettingError, UsageError
+from ivy_kernel.models import visible
 from ivy_kernel.settings.live import LiveSettings
 from ivy_kernel.settings.settings import Ivy
 
@@ -120,6 +124,9 @@ class IvyCommandApp(_StrictApp):
             code = asyncio.run(self.run())
         except KeyboardInterrupt:
             code = EXIT_INTERRUPTED
+        except BrokenPipeError:  # who reads the output has enough of it, as `head` has
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            code = EXIT_SIGNAL + signal.SIGPIPE
         except (SettingError, UsageError) as error:
             code = self.fail(error, EXIT_USAGE)
         except IvyError as error:
@@ -147,14 +154,6 @@ class IvyCommandApp(_StrictApp):
         print_line(json.dumps(value, indent=2))
 
 
-def plain(text: object, keep: str = "") -> str:
-    """Return text from outside as a terminal may show it: control characters made visible."""
-    return "".join(
-        character if character.isprintable() or character in keep else f"\\x{ord(character):02x}"
-        for character in str(text)
-    )
-
-
 def print_line(text: str, *, error: bool = False, raw: bool = False) -> None:
     """Print at once, to stdout or stderr.
 
@@ -167,8 +166,43 @@ def print_line(text: str, *, error: bool = False, raw: bool = False) -> None:
     raw
         Whether control characters are meant for the terminal, as in the outputs of a notebook.
     """
-    text = text if raw else plain(text, keep="\n\t")
+    text = text if raw else visible(text, keep="\n\t")
     print(text, file=sys.stderr if error else sys.stdout, flush=True)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Have Ctrl-C end a question; asyncio's own handler would wait for the answer first."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def read_answer(prompt: str) -> str:
+    """Ask on stderr, for stdout may be read by a program; raises `EOFError` without an answer."""
+    with interruptible():
+        sys.stderr.write(visible(prompt))
+        sys.stderr.flush()
+        return input()
+
+
+def confirmed(question: str, command: str) -> bool:
+    """Ask the user of a terminal a yes/no question; no answer means no.
+
+    Raises
+    ------
+    UsageError
+        When there is nobody to answer.
+    """
+    if not sys.stdin.isatty():
+        raise UsageError(f"{command} asks first, and nobody can answer here: add --yes.")
+    try:
+        return read_answer(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+    except EOFError:
+        sys.stderr.write("\n")
+        return False
 
 
 class ProgressLine:
@@ -191,7 +225,7 @@ class ProgressLine:
         bar = "" if fraction is None else f"{fraction:4.0%} "
         # A line as wide as the terminal would wrap, and "\r" would not lead back to its start.
         width = shutil.get_terminal_size().columns
-        sys.stderr.write(f"\r\x1b[K{plain(bar + words)[: width - 1]}")
+        sys.stderr.write(f"\r\x1b[K{visible(bar + words)[: width - 1]}")
         sys.stderr.flush()
         self._told = words
 

@@ -29,7 +29,6 @@ from ivy_kernel.cli.app import (
     EXIT_SIGNAL,
     IvyCommandApp,
     packaged_directory,
-    plain,
     print_cell,
     print_line,
     print_message,
@@ -37,6 +36,7 @@ from ivy_kernel.cli.app import (
 from ivy_kernel.cli.setup import KERNEL_NAME, jupyter_command
 from ivy_kernel.errors import IvyError, UsageError
 from ivy_kernel.kernel.local import runs_locally
+from ivy_kernel.models import visible
 
 RUN_ALIASES = {**IvyCommandApp.aliases, "output": "RunApp.output"}
 
@@ -405,7 +405,7 @@ class NotebookRun:
         print_line(f"The executed notebook is {self.target}.", error=True)
         if self.failed is None:
             return 0
-        name, value = plain(self.failed.ename), plain(self.failed.evalue)
+        name, value = visible(self.failed.ename), visible(self.failed.evalue)
         print_line(f"Cell {self.stopped_in} failed: {name}: {value}", error=True)
         return EXIT_FAILED
 

@@ -22,12 +22,12 @@ from ivy_kernel.cli.app import (
     YES_FLAG,
     IvyCommandApp,
     ProgressLine,
-    plain,
+    confirmed,
     print_line,
 )
-from ivy_kernel.errors import NoSandboxError, UsageError
+from ivy_kernel.errors import NoSandboxError
 from ivy_kernel.magics.options import FILE_ARGUMENTS, HelpAskedError, file_parser
-from ivy_kernel.models import Json, Message
+from ivy_kernel.models import Json, Message, visible
 from ivy_kernel.session import local_server
 from ivy_kernel.session.chats import note_use
 from ivy_kernel.session.describe import (
@@ -143,7 +143,7 @@ class TerminateApp(_LifecycleApp):
     async def act(self, lifecycle: Lifecycle) -> int:
         """Ask, then terminate."""
         question = f"Terminate {lifecycle.name}? Variables and processes are lost."
-        if not self.yes and not ask(question, "terminate"):
+        if not self.yes and not confirmed(question, "terminate"):
             print_line("Not terminated.")
             return EXIT_FAILED
         await lifecycle.terminate()
@@ -194,12 +194,13 @@ class FilesApp(_LifecycleApp):
         self.as_json = self.as_json or options.as_json
         session = open_session(self.live_settings())
         try:
-            await run_file_command(options, _TerminalCaller(session))
+            caller = _TerminalCaller(session)
+            await run_file_command(options, caller)
         except NoSandboxError as error:
             raise NoSandboxError(str(error).replace("%ivy create", "jupyter ivy create")) from error
         finally:
             await session.aclose()
-        return 0
+        return EXIT_FAILED if caller.has_refused else 0
 
     async def act(self, lifecycle: Lifecycle) -> int:
         """List them, oldest first."""
@@ -212,7 +213,7 @@ class FilesApp(_LifecycleApp):
         for entry in [] if self.as_json else files:
             name = next((entry[k] for k in ("path", "name", "filename") if k in entry), "?")
             size = next((entry[k] for k in ("sizeBytes", "size", "bytes") if k in entry), "")
-            print_line(f"{plain(name)}\t{plain(size)}")
+            print_line(f"{visible(name)}\t{visible(size)}")
         return 0
 
 
@@ -231,6 +232,7 @@ class _TerminalCaller:
         self._line = ProgressLine()
         self.directory = Path.cwd()
         self.open_files = session.files
+        self.has_refused = False
 
     async def prepare(self) -> None:
         await self._session.prepare(self._show_start)
@@ -243,7 +245,8 @@ class _TerminalCaller:
             self._line.show(words, None)
 
     async def confirm(self, question: str) -> bool:
-        return ask(question, "rm")
+        self.has_refused = not confirmed(question, "rm")
+        return not self.has_refused
 
     def show(self, text: str) -> None:
         print_line(text)
@@ -254,20 +257,6 @@ class _TerminalCaller:
 
     def progress(self) -> ProgressLine:
         return self._line
-
-
-def ask(question: str, command: str) -> bool:
-    """Ask the user of a terminal a yes/no question.
-
-    Raises
-    ------
-    UsageError
-        When there is nobody to answer.
-    """
-    if not sys.stdin.isatty():
-        raise UsageError(f"{command} asks first, and nobody can answer here: add --yes.")
-    answer = input(f"{question} [y/N] ")  # nothing else is under way here
-    return answer.strip().lower() in ("y", "yes")
 
 
 def status_facts(lifecycle: Lifecycle, status: Json) -> Json:

@@ -6,13 +6,10 @@ import getpass
 import json
 import shlex
 import shutil
-import signal
 import sys
 import sysconfig
 import tempfile
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +22,11 @@ from ivy_kernel.cli.app import (
     JSON_FLAG,
     YES_FLAG,
     IvyCommandApp,
+    confirmed,
+    interruptible,
     packaged_directory,
     print_line,
+    read_answer,
 )
 from ivy_kernel.errors import IvyError, NetworkError, SettingError, UsageError
 from ivy_kernel.session.private_file import Saved, kept_keys, remove_keys
@@ -206,7 +206,7 @@ class LoginApp(IvyCommandApp):
             saved = await save_account(live, changes, check=self.check)
         except NetworkError as error:
             print_line(f"{self.name}: {error}", error=True)
-            if self.key_from_stdin or not _confirmed("Save it all the same?"):
+            if self.key_from_stdin or not confirmed("Save it all the same?", "login"):
                 raise IvyError(
                     "Nothing was saved, since the key could not be checked; try again, or add "
                     "--no-check."
@@ -246,12 +246,10 @@ class LogoutApp(IvyCommandApp):
     async def run(self) -> int:
         """Ask, then remove; the exit code."""
         names = kept_keys()
-        if names and not self.yes:
-            if not sys.stdin.isatty():
-                raise UsageError("logout asks first, and nobody can answer here: add --yes.")
-            if not _confirmed(f"Remove {' and '.join(names)} from the config file?"):
-                print_line("Nothing was removed.")
-                return EXIT_FAILED
+        question = f"Remove {' and '.join(names)} from the config file?"
+        if names and not self.yes and not confirmed(question, "logout"):
+            print_line("Nothing was removed.")
+            return EXIT_FAILED
         saved = remove_keys()
         if self.as_json:
             facts = {"config_file": str(saved.path), "notes": list(saved.notes)}
@@ -329,12 +327,8 @@ def _campaign_of(present: Ivy | None, chat_id: str) -> str:
 
 
 def _line(prompt: str) -> str:
-    """Ask on stderr: stdout may be read by a program."""
-    sys.stderr.write(prompt)
-    sys.stderr.flush()
     try:
-        with _interruptible():
-            return input()
+        return read_answer(prompt)
     except EOFError:
         raise UsageError("The questions were not answered; nothing was saved.") from None
 
@@ -344,23 +338,9 @@ def _secret(prompt: str) -> str:
         # Rather no key than one that is echoed.
         warnings.simplefilter("error", getpass.GetPassWarning)
         try:
-            with _interruptible():
+            with interruptible():
                 return getpass.getpass(prompt)
         except (getpass.GetPassWarning, EOFError):
             raise UsageError(
                 "The key cannot be asked for here without showing it; send it by --key-from-stdin."
             ) from None
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Have Ctrl-C end a question; asyncio's own handler would wait for the answer first."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _confirmed(question: str) -> bool:
-    return _line(f"{question} [y/N] ").strip().lower() in ("y", "yes")

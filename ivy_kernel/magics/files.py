@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 from ivy_kernel.errors import IvyError, NoSuchFileError, UsageError
 from ivy_kernel.magics.options import command_line, sources_and_target
+from ivy_kernel.models import visible
 from ivy_kernel.routes.files import FileEntry
 from ivy_kernel.session.describe import (
     count_words,
@@ -25,7 +26,6 @@ from ivy_kernel.session.describe import (
     size_words,
     transfer_progress,
     transferred,
-    visible,
 )
 from ivy_kernel.session.files import SandboxFiles
 from ivy_kernel.session.mirror import Mirror, read_folder
@@ -212,7 +212,7 @@ async def _remote_entries(
 def _refuse_twins(names: Sequence[str]) -> None:
     twins = sorted({name for name in names if names.count(name) > 1})
     if twins:
-        raise UsageError(f"Two of the sources are called {twins[0]}: move them one by one.")
+        raise UsageError(f"Two sources are called {visible(twins[0])}: move them one by one.")
 
 
 # Transfers --------------------------------------------------------------------------------------
@@ -254,7 +254,7 @@ class _Meter:
 
     def _head(self, name: str) -> str:
         which = f" ({self._number} of {self._count})" if self._count > 1 else ""
-        return f"{self._options.command} {name}{which}"
+        return f"{self._options.command} {visible(name)}{which}"
 
     @property
     def seconds(self) -> float:
@@ -284,7 +284,7 @@ class _Meter:
 
 def _told(verb: str, what: str, meter: _Meter) -> Told:
     words, facts = transferred(meter.results, meter.seconds)
-    return f"{verb} {what}: {words}", facts
+    return f"{verb} {visible(what)}: {words}", facts
 
 
 async def _get(files: SandboxFiles, options: Options, caller: Caller) -> Told:
@@ -297,7 +297,7 @@ async def _get(files: SandboxFiles, options: Options, caller: Caller) -> Told:
         chosen = [one for one in entries if one.kind in kinds]
     if not chosen or (not options.recursive and any(one.kind == "directory" for one in chosen)):
         names = next(one.path for one in entries if one.kind != "file") or "the root"
-        raise UsageError(f"{names} is no file: add -r for directories, with all that is in them.")
+        raise UsageError(f"{visible(names)} is no file: add -r for directories and all in them.")
     into = target.endswith("/") or local.is_dir()
     if len(chosen) > 1:
         if not into:
@@ -439,13 +439,13 @@ async def _rm(files: SandboxFiles, options: Options, caller: Caller) -> Told:
         if one.path in ("", "."):
             raise UsageError("The sandbox's working directory itself cannot be removed.")
         if not options.recursive:
-            raise UsageError(f"{one.path} is a directory: add -r to remove all that is in it.")
+            raise UsageError(f"{visible(one.path)} is a directory: add -r to remove all in it.")
     if directories and not options.yes:
         for one in directories:
             listing = await files.list(one.path, recursive=True)
             count = sum(inside.kind != "directory" for inside in listing.entries)
             many = "more than " if listing.is_truncated else ""
-            words = f"{one.path} with {many}{count_words(count, 'file')}"
+            words = f"{visible(one.path)} with {many}{count_words(count, 'file')}"
             if not await caller.confirm(f"Remove the directory {words} from the sandbox?"):
                 return "Nothing was removed.", {"removed": 0}
     removed = 0
@@ -459,7 +459,7 @@ async def _export(files: SandboxFiles, options: Options, caller: Caller) -> Told
     (path,) = options.paths
     facts = await files.export(path, options.name)
     name = f" as {options.name}" if options.name else ""
-    return f"Registered {path} for the chat{name}: it is among its files now.", facts
+    return f"Registered {visible(path)} for the chat{name}: it is among its files now.", facts
 
 
 # A folder that is mirrored ----------------------------------------------------------------------

@@ -44,8 +44,8 @@ from ivy_kernel.magics.value_codec import (
     MissingPackageError,
     RefusedValueError,
 )
-from ivy_kernel.models import Cell, Json, Message, Outcome, Sink
-from ivy_kernel.session.describe import size_words, transfer_progress, visible
+from ivy_kernel.models import Cell, Json, Message, Outcome, Sink, visible
+from ivy_kernel.session.describe import size_words, transfer_progress
 from ivy_kernel.session.session import Session
 from ivy_kernel.session.start_progress import ProgressDisplay, is_progress
 from ivy_kernel.session.transfer import TransferState

@@ -356,6 +356,7 @@ class SendHandler(IvyHandler):
             await _local_file(self.contents_manager, path),
             to,
             overwrite=body.get("overwrite") is True,
+            with_hidden=self.contents_manager.allow_hidden,
         )
         self.answer({"files": result.files, "bytes": result.total_bytes})
 

@@ -25,6 +25,7 @@ from ivy_kernel.server_extension.errors import UnknownSandboxError
 from ivy_kernel.server_extension.folder import (
     Folder,
     Listed,
+    Transfer,
     Transfers,
     Upload,
     base_model,
@@ -35,6 +36,7 @@ from ivy_kernel.server_extension.folder import (
 )
 from ivy_kernel.server_extension.sandboxes import SandboxRegistry
 from ivy_kernel.session.files import SandboxFiles
+from ivy_kernel.session.local_files import shown_below
 from ivy_kernel.session.transfer import TransferResult
 
 CONTENT_LIMIT_BYTES = 64_000_000
@@ -405,20 +407,40 @@ class DriveContents(AsyncContentsManager):
         folder.changed()
         return dated(self._model(path, entry, folder, rest))
 
-    async def send(self, local: Path, to: str, *, overwrite: bool) -> TransferResult:
-        """Copy a local file or directory into a directory of a sandbox."""
+    async def send(
+        self, local: Path, to: str, *, overwrite: bool, with_hidden: bool
+    ) -> TransferResult:
+        """Copy a local file or directory into a directory of a sandbox.
+
+        Parameters
+        ----------
+        local, to
+            What is copied, and the directory that it goes to, as a path of the drive.
+        overwrite
+            Whether files that differ are replaced.
+        with_hidden
+            Whether what is hidden in a directory goes with it.
+        """
         folder, rest = await self.find(to)
-        result: TransferResult = await self.transfers.run(
-            local.name,
-            to,
-            lambda transfer: folder.changed().put(
+
+        async def put(transfer: Transfer) -> TransferResult:
+            files, is_directory = folder.changed(), local.is_dir()
+            target, only = f"{rest or '.'}/", None
+            if is_directory and not with_hidden:
+                target = "/".join(filter(None, (rest, local.name)))
+                only, directories = await asyncio.to_thread(shown_below, local)
+                for directory in directories:
+                    await files.make_directory(f"{target}/{directory}")
+            return await files.put(
                 local,
-                f"{rest or '.'}/",
+                target,
                 overwrite=overwrite,
-                recursive=local.is_dir(),
+                recursive=is_directory,
                 progress=transfer,
-            ),
-        )
+                only=only,
+            )
+
+        result: TransferResult = await self.transfers.run(local.name, to, put)
         folder.changed()
         return result
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from ivy_kernel.api.operations import one_line
-from ivy_kernel.models import Json
+from ivy_kernel.models import Json, visible
 from ivy_kernel.routes.events import (
     Arrival,
     Event,
@@ -70,11 +70,6 @@ def size_words(size_bytes: float) -> str:
 def count_words(count: int, noun: str) -> str:
     """Return a number of things, for example ``1 file`` and ``1,200 files``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def visible(name: str) -> str:
-    """Return a name without characters that a terminal or a notebook would act on."""
-    return "".join(one if one.isprintable() else f"\\x{ord(one):02x}" for one in name)
 
 
 def transfer_progress(state: TransferState) -> tuple[str, float | None]:

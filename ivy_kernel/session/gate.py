@@ -215,9 +215,10 @@ class SandboxGate:
             return  # a word we do not know says nothing against trying
         if not is_meant:
             raise NoSandboxError(
-                f"{name} has no sandbox running, and code that you did not run yourself does not "
-                f"start one. Nothing was run. Run a cell first; for a runner that sends cells "
-                f"hidden, as nbval does, set auto_create_hidden (IVY_AUTO_CREATE_HIDDEN=true)."
+                f"{name} has no sandbox running, and neither %ivy pull nor code that you did not "
+                f"run yourself starts one. Nothing was run. Run a cell first; for a runner that "
+                f"sends cells hidden, as nbval does, set auto_create_hidden "
+                f"(IVY_AUTO_CREATE_HIDDEN=true)."
             )
         if not self._auto_create:
             raise NoSandboxError(

@@ -217,7 +217,10 @@ class LocalTarget:
 
 
 def _umask() -> int:
-    # There is no call that only reads it.
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return int(next(one for one in lines if one.startswith("Umask:")).split()[1], 8)
+    # There is no call that only reads it; a file that another thread makes meanwhile is private.
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
@@ -326,7 +329,12 @@ def tree(top: Path, left_out: list[str]) -> tuple[list[LocalFile], list[Parts]]:
     """
     files: list[LocalFile] = []
     empty: list[Parts] = []
-    for directory, below, names, descriptor in os.fwalk(top, follow_symlinks=False):
+
+    def leave_out(error: OSError) -> None:
+        left_out.append(f"{error.filename}: {error.strerror}")
+
+    walk = os.fwalk(top, onerror=leave_out, follow_symlinks=False)
+    for directory, below, names, descriptor in walk:
         parts = Path(directory).relative_to(top).parts
         below.sort()
         for name in list(below):
@@ -346,6 +354,20 @@ def tree(top: Path, left_out: list[str]) -> tuple[list[LocalFile], list[Parts]]:
         if not names and not below:
             empty.append(parts)
     return files, empty
+
+
+def shown_below(top: Path) -> tuple[list[str], list[str]]:
+    """Return the files below a directory, and its directories without any, but what is hidden."""
+    found, empty = tree(top, [])
+
+    def shown(all_names: Iterable[Parts]) -> list[str]:
+        return [
+            "/".join(names)
+            for names in all_names
+            if not any(name.startswith(".") for name in names)
+        ]
+
+    return shown(each.names for each in found), shown(empty)
 
 
 def open_source(path: Path, names: Parts = ()) -> int:

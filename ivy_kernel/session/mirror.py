@@ -76,10 +76,16 @@ def read_folder(path: Path, name: str, *, force: bool) -> Folder:
     Raises
     ------
     UsageError
-        When it is larger than what is mirrored on each run.
+        When it is larger than what is mirrored on each run, or cannot be read.
     """
     folder, total_bytes = Folder(path), 0
-    for directory, directories, names in os.walk(path):
+
+    def refuse(error: OSError) -> None:  # what is not seen here would be removed there
+        raise UsageError(
+            f"The folder {error.filename} cannot be read: {error.strerror}. Nothing was moved."
+        ) from error
+
+    for directory, directories, names in os.walk(path, onerror=refuse):
         for one in list(directories):
             if one in SKIPPED_NAMES or Path(directory, one).is_symlink():
                 directories.remove(one)
@@ -197,7 +203,7 @@ class Mirror:
         for name in sorted((earlier.keys() - local.keys()) & there.keys()):
             copy, entry = earlier[name], there[name]
             is_ours = self._force or copy.is_as_left(entry)
-            if is_ours or await self._hash(entry.path) == copy.sha256:
+            if entry.kind == "file" and (is_ours or await self._hash(entry.path) == copy.sha256):
                 await self._files.remove(entry.path)
                 self.counts["removed"] += 1
             else:
@@ -267,7 +273,7 @@ class Mirror:
             self._record = record if isinstance(record, dict) else {}
             mine = self._record.get(self._id, {})
             return {str(name): Copy(int(a), str(b), c) for name, (a, b, c) in mine.items()}
-        except (ValueError, TypeError, AttributeError):
+        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
             return {}  # as at the first run, where what is equal is found to be equal
 
     async def _write_record(self, left: dict[str, Copy]) -> None:

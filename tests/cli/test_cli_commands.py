@@ -194,13 +194,13 @@ def test_terminate_takes_an_answer_from_a_terminal(ivy, server: RunningSandbox, 
     os.close(theirs)
     os.write(ours, b"n\n")
     try:
-        stdout, _ = process.communicate(timeout=30)
+        stdout, stderr = process.communicate(timeout=30)
     finally:
         process.kill()
         process.wait()
         os.close(ours)
     assert process.returncode == 1
-    assert "[y/N]" in stdout
+    assert "[y/N]" in stderr
     assert "Not terminated." in stdout
     assert server.status(chat)["status"] == "active"
 

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 
+import pytest
 from sandbox_server import RunningSandbox
 from waiting import until
 
@@ -105,3 +106,70 @@ def test_ctrl_c_in_a_terminal_leaves_what_the_command_goes_on_with(
     answer = ivy("files", "put", "big.bin")
     assert "resumed at" in answer.stdout, answer
     assert (server.root / chat / "big.bin").read_bytes() == content
+
+
+@pytest.mark.parametrize("end", ["a signal", "no answer"])
+@pytest.mark.parametrize("words", [["files", "rm", "-r", "d\x1b[31m"], ["terminate"]])
+def test_a_question_ends_at_ctrl_c_and_at_the_end_of_input(
+    ivy, server: RunningSandbox, chat: str, words: list[str], end: str
+) -> None:
+    """Ctrl-C ends at once with 130, Ctrl-D means no; names are shown harmlessly; stdout is free."""
+    server.ready(chat)
+    (server.root / chat / "d\x1b[31m").mkdir()
+    master, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ivy_kernel.cli", *words],
+        env=ivy.home.environment(ivy.variables),
+        stdin=terminal,
+        stdout=subprocess.PIPE,
+        stderr=terminal,
+        start_new_session=True,
+    )
+    os.close(terminal)
+    os.set_blocking(master, False)
+    shown = ""
+
+    def read() -> str:
+        nonlocal shown
+        with contextlib.suppress(OSError):  # nothing more for now, or for ever
+            shown += os.read(master, 65536).decode()
+        return shown
+
+    try:
+        until(lambda: "[y/N]" in read(), "the question", 20)
+        if end == "a signal":
+            process.send_signal(signal.SIGINT)
+        else:
+            os.write(master, b"\x04")
+        until(lambda: (read(), process.poll())[1] is not None, "its end", 20)
+        stdout = process.communicate()[0].decode()
+    finally:
+        process.kill()
+        process.wait()
+        read()
+        os.close(master)
+    assert process.returncode == (130 if end == "a signal" else 1), shown
+    assert "Traceback" not in shown
+    assert "\x1b" not in shown + stdout
+    assert "[y/N]" not in stdout
+    assert (server.root / chat / "d\x1b[31m").is_dir()
+    assert server.status(chat)["status"] == "active"
+
+
+def test_a_reader_that_has_enough_is_no_fault(ivy, server: RunningSandbox, chat: str) -> None:
+    """As in ``jupyter ivy files ls | head -1``: no traceback."""
+    server.ready(chat)
+    (server.root / chat / "a.txt").touch()
+    reading, writing = os.pipe()
+    os.close(reading)
+    process = subprocess.run(
+        [sys.executable, "-m", "ivy_kernel.cli", "files", "ls"],
+        env=ivy.home.environment(ivy.variables),
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        timeout=60,
+        check=False,
+    )
+    os.close(writing)
+    assert process.stderr == b""
+    assert process.returncode == 141

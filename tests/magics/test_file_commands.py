@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import os
 import re
 import shlex
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -161,9 +163,18 @@ async def test_ls_lists_the_working_directory_a_path_and_a_pattern(desk: Desk) -
 
 
 async def test_names_that_a_terminal_would_obey_are_shown_harmlessly(desk: Desk) -> None:
-    """Escapes and line ends in a name are made visible."""
+    """Escapes and line ends in a name are made visible, by each command and in its question."""
     desk.far("a\x1b[31m\nb")
-    assert await desk.run("ls") == "a\\x1b[31m\\x0ab"
+    desk.far("d\x1b[31m/c")
+    assert await desk.run("ls") == "a\\x1b[31m\\x0ab\nd\\x1b[31m/"
+    told = [await desk.run(line) for line in ("get 'a*'", "get -r 'd*'", "get -r '*' x/")]
+    told += [await desk.run("put -r 'd*' e"), await desk.run("export 'd\x1b[31m/c'")]
+    with pytest.raises(UsageError) as caught:
+        await desk.run("rm 'd*'")
+    desk.answer = False
+    told += [str(caught.value), await desk.run("rm -r 'd*'"), *desk.questions, *desk.warned]
+    assert "\x1b" not in "".join(told)
+    assert "\n" not in "".join(told)
 
 
 async def test_what_is_not_there_is_named_with_a_way_to_look(desk: Desk) -> None:
@@ -252,7 +263,7 @@ async def test_put_copies_as_cp_does(desk: Desk) -> None:
         ("put '*.nothing'", r"no file \*\.nothing"),
         ("put folder", "folder is a directory: add -r"),
         ("put a.csv b.csv taken", r"taken is no directory in the sandbox; taken/ makes it one"),
-        ("put a.csv folder/a.csv data/", "Two of the sources are called a.csv"),
+        ("put a.csv folder/a.csv data/", "Two sources are called a.csv"),
         ("put a.csv ../x", "leads out"),
         ("put a.csv /etc/x", "outside of the sandbox"),
         ("put pipe", "no regular file"),
@@ -488,13 +499,58 @@ async def test_sync_needs_no_record_and_no_times(desk: Desk) -> None:
     """A lost or forged record costs a comparison; times that a resume has changed, too."""
     desk.here("src/a.py", "1")
     await desk.run("sync src")
-    for record in (None, "[1]", "{", '{"x": 3}'):
-        path = desk.there / "src" / mirror.RECORD
+    path = desk.there / "src" / mirror.RECORD
+    (key,) = json.loads(path.read_text())
+    forged = [f'{{"{key}": {{"a.py": [{size}, "", 1]}}}}' for size in ("Infinity", "1e999", "{}")]
+    for record in (None, "[1]", "{", '{"x": 3}', "[" * 100_000, *forged):
         path.unlink() if record is None else path.write_text(record)
         assert "1 unchanged" in await desk.run("sync src")
     os.utime(desk.there / "src/a.py", (1, 1))
     desk.here("src/a.py", "2")
     assert "1 changed" in await desk.run("sync src")
+
+
+async def test_sync_takes_no_directory_for_a_file_that_it_has_put(desk: Desk) -> None:
+    """Where code in the sandbox has made one of that name, it stays when the file goes here."""
+    file = desk.here("src/a", "1")
+    desk.here("src/b", "1")
+    await desk.run("sync src")
+    file.unlink()
+    (desk.there / "src/a").unlink()
+    desk.far("src/a/inside", "mine")
+    assert "stayed 1 file" in await desk.run("sync src")
+    assert "stayed 1 file" in await desk.run("sync --force src")
+    assert (desk.there / "src/a/inside").read_text() == "mine"
+
+
+async def test_a_directory_that_cannot_be_read_is_told_and_its_mirror_stays(desk: Desk) -> None:
+    """``sync`` would remove there what it does not see here; ``put`` says what it leaves out."""
+    desk.here("src/a", "1")
+    desk.here("src/sub/b", "1")
+    await desk.run("sync src")
+    with unreadable(desk.directory / "src/sub"):
+        with pytest.raises(UsageError, match=r"src/sub cannot be read: Permission denied"):
+            await desk.run("sync src")
+        assert "left out: sub: Permission denied" in await desk.run("put -r src other")
+    assert desk.names_there("src") == {"a", "sub/b"}
+    assert desk.names_there("other") == {"a"}
+
+
+@contextmanager
+def unreadable(path: Path) -> Iterator[None]:
+    """Take the right to read a directory, from root too."""
+    user, mode = os.geteuid(), path.stat().st_mode
+    path.chmod(0)
+    if user == 0:
+        for one in (path.parent, *path.parent.parents):
+            if one.stat().st_mode & 0o055 != 0o055:
+                one.chmod(one.stat().st_mode | 0o055)
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+        path.chmod(mode)
 
 
 async def test_two_folders_into_one_directory_leave_each_others_files(desk: Desk) -> None:

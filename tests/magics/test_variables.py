@@ -215,6 +215,7 @@ def test_a_new_sandbox_gets_the_codec_again_and_pull_starts_none(
     sides.kernel.run("%ivy terminate --yes")
     cell = sides.kernel.run("%ivy pull again")
     assert cell.reply["ename"] == "NoSandboxError"
+    assert "neither %ivy pull nor" in cell.reply["evalue"]
 
     assert "pushed again" in sides.kernel.run("%ivy push again").text()
     assert sides.there("again") == "[1]"

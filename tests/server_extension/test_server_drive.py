@@ -568,6 +568,23 @@ def test_only_what_the_server_shows_can_be_sent(drive: Drive, path: str) -> None
     check_error(answer, "NoSuchFileError")
 
 
+def test_a_folder_is_sent_without_what_the_server_hides(
+    drive: Drive, place: tuple[str, Path]
+) -> None:
+    """Hidden files and directories of a folder stay here, as its own listing leaves them out."""
+    name, there = place
+    top = drive.jupyter.home.work / "shown"
+    for path in ("a.txt", "sub/b.txt", ".secret", ".keys/id", "sub/.secret"):
+        (top / path).parent.mkdir(parents=True, exist_ok=True)
+        (top / path).write_text("x")
+    (top / "empty").mkdir()
+    body = {"path": "shown", "to": f"{LIVE}/{name}"}
+    status, _, answer = drive.jupyter.call("POST", "ivy/send", body)
+    assert (status, answer) == (200, {"files": 2, "bytes": 2})
+    found = {str(path.relative_to(there)) for path in there.rglob("*")}
+    assert found == {"shown", "shown/a.txt", "shown/sub", "shown/sub/b.txt", "shown/empty"}
+
+
 # Who may do what ----------------------------------------------------------------------------------
 def test_the_drive_needs_both_rights_and_changes_none_of_jupyters(
     local_jupyter: RunningJupyter,

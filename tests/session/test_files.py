@@ -398,3 +398,18 @@ async def test_a_full_disk_in_the_sandbox_is_told(
     with pytest.raises(SandboxFileError, match=r"room for 1000 bytes.*remove files"):
         await files.put(source, "does-not-fit")
     assert not [name for name in names_in(workspace) if "fit" in name or name.endswith(".part")]
+
+
+def test_a_file_gets_the_mode_of_new_ones_while_other_threads_make_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process's umask is read, not set for a moment: two threads at once would leave it so."""
+    if not Path("/proc/self/status").exists():
+        pytest.skip("only there can it be read")
+    beside = tmp_path / "beside"
+    beside.touch()
+    monkeypatch.setattr(os, "umask", lambda mask: pytest.fail("it was set"))
+    with LocalDirectory(tmp_path) as place, place.target((), "a") as here:
+        os.close(here.open_part("part"))
+        here.finish("part", overwrite=False)
+    assert (tmp_path / "a").stat().st_mode == beside.stat().st_mode
