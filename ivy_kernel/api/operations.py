@@ -284,14 +284,30 @@ def encoded(body: Mapping[str, Any], purpose: str) -> bytes:
         ) from None
 
 
+LONG_CHARS = 1 << 16
+
+
+def _is_long(value: object) -> bool:
+    """Whether a member is written by msgspec, which takes a quarter of the time and no copies."""
+    if isinstance(value, str):
+        return len(value) > LONG_CHARS and value.isascii()
+    return isinstance(value, bytes)
+
+
 def encode_json(value: object) -> bytes:
-    """Return a request's body.
+    """Return a request's body; bytes that are a member of it are written in base64.
 
     Raises
     ------
     TypeError, ValueError, RecursionError
         When it cannot be written as JSON.
     """
+    if isinstance(value, dict) and any(map(_is_long, value.values())):
+        parts = {
+            n: each if _is_long(each) else msgspec.Raw(encode_json(each))
+            for n, each in value.items()
+        }
+        return msgspec.json.encode(parts)
     compact = (",", ":")
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=compact)
