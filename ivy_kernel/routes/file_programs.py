@@ -116,10 +116,9 @@ def push(f,offset,b):
         n=os.pwrite(f,b,offset)
         offset,b=offset+n,b[n:]
 def fill(f,to,at):
-    n=0
-    while 1:
+    n,b=0,1
+    while b:
         b=os.pread(f,1<<20,n)
-        if not b: return
         push(to,at+n,b)
         n+=len(b)
 def unpack(size,crc):
