@@ -463,8 +463,7 @@ class Connection:
         limit_bytes = min(own or self._response_limit_bytes, self._response_limit_bytes)
         chunks: list[bytes] = []
         size_bytes = 0
-        try:
-            # Counted after decompression: a small body may unpack to gigabytes.
+        try:  # counted after decompression: a small body may unpack to gigabytes
             async for chunk in response.aiter_bytes():
                 size_bytes += len(chunk)
                 if size_bytes > limit_bytes:
@@ -474,6 +473,7 @@ class Connection:
                 chunks.append(chunk)
         finally:
             await response.aclose()
+            response.stream = httpx.ByteStream(b"")  # ends a circle that keeps the request's body
         return response, b"".join(chunks)
 
     def _translate(self, exc: httpx.HTTPError, purpose: str, operation: Operation) -> NetworkError:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from binascii import b2a_base64
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -284,14 +285,33 @@ def encoded(body: Mapping[str, Any], purpose: str) -> bytes:
         ) from None
 
 
+LONG_CHARS = 1 << 16
+
+
+def _is_long(value: object) -> bool:
+    """Whether a member is written by msgspec, which takes a quarter of the time and no copies."""
+    if isinstance(value, str):
+        return len(value) > LONG_CHARS and value.isascii()
+    return isinstance(value, bytes)
+
+
+def _member(value: object) -> object:
+    """A member of a body with a long one: only what msgspec writes as Python does is left to it."""
+    if isinstance(value, bytes):
+        return msgspec.Raw(b'"%b"' % b2a_base64(value, newline=False))
+    return value if _is_long(value) else msgspec.Raw(encode_json(value))
+
+
 def encode_json(value: object) -> bytes:
-    """Return a request's body.
+    """Return a request's body; bytes that are a member of it are written in base64.
 
     Raises
     ------
     TypeError, ValueError, RecursionError
         When it cannot be written as JSON.
     """
+    if isinstance(value, dict) and any(map(_is_long, value.values())):
+        return msgspec.json.encode({name: _member(each) for name, each in value.items()})
     compact = (",", ":")
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=compact)

@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from ivy_kernel.local_sandbox.results import ApiError
 
 Json = dict[str, Any]
@@ -247,6 +249,10 @@ def decoded(content: bytes) -> tuple[str, str]:
 def encoded(content: str, encoding: str) -> bytes:
     """The bytes that a string stands for."""
     if encoding == "base64":
+        try:  # msgspec takes a quarter of the time; what it refuses is looked at again
+            return msgspec.convert(content, bytes)
+        except msgspec.ValidationError:
+            pass
         try:
             return base64.b64decode(content, validate=True)
         except binascii.Error:

@@ -6,6 +6,8 @@ import json
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from hashlib import sha256
 from typing import Any
 
 from ivy_kernel.errors import (
@@ -60,8 +62,9 @@ class ProgramFiles:
         self._tools = tools
         self._tool = tool
         self._root = ""
-        self._reader = ToolFiles(tools)
+        self._tool_files = ToolFiles(tools)
         self._reader_is_right: bool | None = None
+        self._writer_is_right: bool | None = None
 
     @property
     def method(self) -> str:
@@ -118,7 +121,7 @@ class ProgramFiles:
         if self._reader_is_right is False or limit_bytes < SMALLEST_SWIFT_BYTES:
             return (await self.read(*where)).data
         try:
-            data = await self._reader.read_unverified(*where)
+            data = await self._tool_files.read_unverified(*where)
         except (BadRequestError, SandboxFileError, AnswerError):
             self._reader_is_right = False
         else:
@@ -181,6 +184,38 @@ class ProgramFiles:
         value_of(response)
         if response.header.get("n") != size:
             raise AnswerError("The sandbox's answer to a write cannot be read.")
+
+    async def write_unverified(
+        self, parts: Parts, part_name: str, offset_bytes: int, data: bytes
+    ) -> bool:
+        """See `FileAccess.write_unverified`.
+
+        ``sandbox_write`` starts no Python either. It writes a new file for each piece: appending
+        could not be repeated. Whether it does what it is told is found out by hashing the first.
+        """
+        if self._writer_is_right is not False and len(data) >= SMALLEST_SWIFT_BYTES:
+            piece = (*parts[:-1], f"{part_name}-{offset_bytes}")
+            is_proof = self._writer_is_right is None
+            try:
+                await self._tool_files.write_file(piece, data)
+                if is_proof:
+                    found, version = await self.hashes(piece, 0, len(data), len(data))
+                    is_equal = version.size_bytes == len(data)
+                    is_right = is_equal and found == [sha256(data).digest()]
+                    self._writer_is_right = is_right and self._writer_is_right in (None, True)
+            except (BadRequestError, SandboxFileError, AnswerError):
+                self._writer_is_right = False
+            if self._writer_is_right:
+                return True
+            with suppress(SandboxFileError):
+                await self.remove(piece, recursive=False)
+        await self.write(parts, part_name, offset_bytes, data)
+        return False
+
+    async def gather(self, parts: Parts, part_name: str, offsets_bytes: Sequence[int]) -> None:
+        """See `FileAccess.gather`."""
+        arguments = {"parts": parts, "part": part_name, "at": list(offsets_bytes)}
+        value_of(await self._run("gather", arguments))
 
     async def hashes(
         self, parts: Parts, start_bytes: int, end_bytes: int, step_bytes: int

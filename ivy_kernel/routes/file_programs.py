@@ -31,10 +31,8 @@ from ivy_kernel.routes.tools import SandboxTools
 
 CALL_SECONDS = 110.0
 """Time budget of a call; a script may take 120 s."""
-
 LARGE_CODE_CHARS = 12_000
 """Code above this may have been refused for its length: a fifth of it may be accepted."""
-
 _LINE_CHARS = 4000
 
 _CARRIER = """_ivy_d='''{data}'''
@@ -110,15 +108,19 @@ def pull(f,offset,size):
         b=os.pread(f,min(size,1<<20),offset)
         if not b: break
         out.append(b)
-        offset+=len(b)
-        size-=len(b)
+        offset,size=offset+len(b),size-len(b)
     return b''.join(out)
 def push(f,offset,b):
     b=memoryview(b)
     while b:
         n=os.pwrite(f,b,offset)
-        offset+=n
-        b=b[n:]
+        offset,b=offset+n,b[n:]
+def fill(f,to,at):
+    n,b=0,1
+    while b:
+        b=os.pread(f,1<<20,n)
+        push(to,at+n,b)
+        n+=len(b)
 def unpack(size,crc):
     b=a2b_base64(data)
     if A['packs']: b=zlib.decompress(b)
@@ -254,6 +256,19 @@ def one(names,b,mode):
     finally: os.close(fd)
 """
 
+_JOIN = """
+def join(fd,part,f,names):
+    for name in names:
+        try: g=regular(fd,name)
+        except FileNotFoundError: continue
+        try: fill(g,f,int(name[len(part)+1:]))
+        finally: os.close(g)
+        try: os.unlink(name,dir_fd=fd)
+        except FileNotFoundError: pass
+def pieces(fd,part):
+    return [n for n in os.listdir(fd) if n[:len(part)+1]==part+'-' and n[len(part)+1:].isdigit()]
+"""
+
 _BEGIN = """
 def work():
     import re,time
@@ -264,7 +279,7 @@ def work():
         say({'final':None,'part':0,'free':room.f_bavail*room.f_frsize})
         return
     for name in os.listdir(fd):
-        if name!=part and re.fullmatch(A['stale'],name):
+        if name[:len(part)]!=part and re.fullmatch(A['stale'],name):
             try:
                 age=time.time()-os.lstat(name,dir_fd=fd).st_mtime
                 if age>A['seconds']: os.unlink(name,dir_fd=fd)
@@ -275,8 +290,10 @@ def work():
     try: f=regular(fd,part,os.O_RDWR|(os.O_CREAT if A['create'] else 0))
     except FileNotFoundError: pass
     else:
+        if A['create']:
+            os.utime(f)
+            join(fd,part,f,pieces(fd,part))
         had=os.fstat(f).st_size
-        if A['create']: os.utime(f)
     room=os.fstatvfs(fd)
     say({'final':final,'part':had,'free':room.f_bavail*room.f_frsize})
 """
@@ -287,6 +304,14 @@ def work():
     f=regular(walk(A['parts'][:-1]),A['part'],os.O_RDWR)
     push(f,A['offset'],b)
     answer('{"n":%d}'%len(b))
+"""
+
+_GATHER = """
+def work():
+    fd=walk(A['parts'][:-1])
+    f=regular(fd,A['part'],os.O_RDWR)
+    join(fd,A['part'],f,['%s-%d'%(A['part'],at) for at in A['at']])
+    answer('{}')
 """
 
 _HASHES = """
@@ -315,6 +340,7 @@ def work():
     os.ftruncate(f,A['size'])
     os.fsync(f)
     place(fd,part,names[-1],A['overwrite'],A['mode'])
+    for name in pieces(fd,part): os.unlink(name,dir_fd=fd)
     try: os.fsync(fd)
     except OSError: pass
     say(row_of(names))
@@ -322,9 +348,7 @@ def work():
 
 _REMOVE = """
 def work():
-    names=A['parts']
-    fd=walk(names[:-1])
-    name=names[-1]
+    name,fd=A['parts'][-1],walk(A['parts'][:-1])
     if not A['recursive'] and stat.S_ISDIR(os.lstat(name,dir_fd=fd).st_mode):
         os.rmdir(name,dir_fd=fd)
         say({'n':0})
@@ -364,16 +388,10 @@ def work():
 _COPY = """
 def work():
     old,new,part=A['parts'],A['new'],A['part']
-    f=regular(walk(old[:-1]),old[-1])
-    fd=walk(new[:-1])
+    f,fd=regular(walk(old[:-1]),old[-1]),walk(new[:-1])
     t=os.open(part,os.O_WRONLY|os.O_CREAT|os.O_EXCL|F,0o600,dir_fd=fd)
-    at=0
     try:
-        while 1:
-            b=os.pread(f,1<<20,at)
-            if not b: break
-            push(t,at,b)
-            at+=len(b)
+        fill(f,t,0)
         place(fd,part,new[-1],0,stat.S_IMODE(os.fstat(f).st_mode))
     except BaseException:
         try: os.unlink(part,dir_fd=fd)
@@ -395,10 +413,11 @@ PROGRAMS = {
     "read": _READ,
     "fetch": _FETCH,
     "store": _STORE,
-    "begin": _BEGIN,
+    "begin": _JOIN + _BEGIN,
     "write": _WRITE,
+    "gather": _JOIN + _GATHER,
     "hashes": _HASHES,
-    "finish": _FINISH,
+    "finish": _JOIN + _FINISH,
     "remove": _REMOVE,
     "rename": _RENAME,
     "copy": _COPY,

@@ -6,11 +6,13 @@ import json
 import re
 import secrets
 import shlex
-from base64 import b64decode, b64encode
+from base64 import b64decode
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from typing import Any
+
+import msgspec
 
 from ivy_kernel.errors import (
     AnswerError,
@@ -131,7 +133,7 @@ class ToolFiles:
         if size is None:
             size = (await self.entry(parts)).size_bytes
         try:
-            data = b64decode(text) if body.get("encoding") == "base64" else text.encode()
+            data = _unpacked(text) if body.get("encoding") == "base64" else text.encode()
         except (ValueError, UnicodeEncodeError):
             raise AnswerError(f"sandbox_read returned no readable content of {path!r}.") from None
         if len(data) > limit_bytes:  # it knows no pieces
@@ -175,7 +177,7 @@ class ToolFiles:
             if not overwrite:
                 raise failure({"fail": "os", "errno": 17, "name": old.path})
         if not self._has_shell:  # no name can be given: the tool's own write is all there is
-            await self._write(parcel.parts, parcel.data, append=False)
+            await self.write_file(parcel.parts, parcel.data, append=False)
             await self._read_back(parcel.parts, 0, parcel.data)
             return "written"
         part = f".ivy-{secrets.token_hex(16)}.part"
@@ -205,14 +207,24 @@ class ToolFiles:
             if there not in (offset_bytes, offset_bytes + len(data)):
                 raise ChecksumError(f"The part file has {there} bytes, not {offset_bytes}.")
             if there == offset_bytes:
-                await self._write(beside, data, append=True)
+                await self.write_file(beside, data, append=True)
         else:
-            await self._write(beside, data, append=False)
+            await self.write_file(beside, data, append=False)
         await self._read_back(beside, offset_bytes, data)
 
-    async def _write(self, parts: Parts, data: bytes, *, append: bool) -> None:
-        path = "/".join(parts)
-        body = {"path": path, "content": b64encode(data).decode(), "encoding": "base64"}
+    async def write_unverified(
+        self, parts: Parts, part_name: str, offset_bytes: int, data: bytes
+    ) -> bool:
+        """See `FileAccess.write_unverified`: nothing else could compare the whole."""
+        await self.write(parts, part_name, offset_bytes, data)
+        return False
+
+    async def gather(self, parts: Parts, part_name: str, offsets_bytes: Sequence[int]) -> None:
+        """See `FileAccess.gather`."""
+
+    async def write_file(self, parts: Parts, data: bytes, *, append: bool = False) -> None:
+        """Write a file as the tool does, and look at nothing; the JSON has ``data`` in base64."""
+        body = {"path": "/".join(parts), "content": data, "encoding": "base64"}
         await self._call("sandbox_write", {**body, "append": append})
 
     async def _read_back(self, parts: Parts, offset_bytes: int, data: bytes) -> None:
@@ -357,6 +369,14 @@ async def export(tools: SandboxTools, parts: Parts, name: str | None) -> Json:
         said = result.get("error") if isinstance(result, dict) else result
         raise SandboxFileError(f"{path!r} could not be exported: {said}.")
     return result
+
+
+def _unpacked(text: str) -> bytes:
+    """Bytes from base64: by msgspec, which is several times as quick, and else in patience."""
+    try:
+        return msgspec.convert(text, bytes)
+    except msgspec.ValidationError:
+        return b64decode(text)
 
 
 _CONTENT = ("content", "data", "text", "result", "output")

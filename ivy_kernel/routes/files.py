@@ -30,7 +30,7 @@ Parts = tuple[str, ...]
 NAME_LIMIT_BYTES = 255
 """The longest name that common file systems take."""
 
-PART_NAME = re.compile(r"\.ivy-[0-9a-f]{32}\.part")
+PART_NAME = re.compile(r"\.ivy-[0-9a-f]{32}\.part(-\d+)?")
 """Name of the hidden file that a transfer fills, beside the final name."""
 
 
@@ -194,6 +194,17 @@ class FileAccess(Protocol):
 
     async def write(self, parts: Parts, part_name: str, offset_bytes: int, data: bytes) -> None:
         """Write a piece into the part file beside ``parts``, checked on arrival."""
+
+    async def write_unverified(
+        self, parts: Parts, part_name: str, offset_bytes: int, data: bytes
+    ) -> bool:
+        """Write a piece by the quickest means; the caller compares the whole with `hashes`.
+
+        Returns whether it is a file of its own, which `gather` brings into the part file.
+        """
+
+    async def gather(self, parts: Parts, part_name: str, offsets_bytes: Sequence[int]) -> None:
+        """Bring pieces that are files of their own into the part file, and remove them."""
 
     async def hashes(
         self, parts: Parts, start_bytes: int, end_bytes: int, step_bytes: int

@@ -331,14 +331,15 @@ class SandboxFiles:
         async def small(batch: Batch) -> Batch:
             pieces = await calls.made(lambda: calls.access.fetch(batch, BATCH_BYTES))
             for parts, piece in zip(batch, pieces, strict=False):
-                meter.name = found[parts].path
                 if isinstance(piece, IvyError):
                     raise piece
                 if piece is None:
                     await large(parts)
                     continue
+                got = Parcel(parts, piece.data)
                 with target(parts) as here:
-                    await asyncio.to_thread(store_here, here, piece.data, overwrite, meter, parts)
+                    end = await asyncio.to_thread(store_here, here, got, overwrite=overwrite)
+                meter.stored(got, end)
             return batch[len(pieces) :]
 
         with meter.explained():

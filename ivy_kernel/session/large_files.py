@@ -13,7 +13,7 @@ import hashlib
 import os
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import zip_longest
 from typing import Protocol
@@ -36,6 +36,9 @@ MOST_RANGES = 4096
 
 HASHED_BYTES = 128 << 20
 """How much one call hashes: a second's work."""
+
+GATHERED_BYTES = 64 << 20
+"""How much lies in the sandbox in pieces before one call brings them into the part file."""
 
 ROUNDS = 3
 """How often what turned out damaged is sent again before that is an error."""
@@ -190,14 +193,31 @@ async def upload(
     gaps = Gaps(spans)
     meter.resumed(size - gaps.total_bytes)
 
+    apart: list[int] = []  # pieces that are files of their own there
+    apart_bytes = 0
+
+    async def gather() -> None:
+        nonlocal apart_bytes
+        offsets, apart[:], apart_bytes = apart[:], [], 0
+        if offsets:
+            await calls.made(lambda: access.gather(parts, part, offsets))
+
     async def one(start: int, end: int) -> None:
         # Named nowhere here, so that it is not kept while its call is in flight; and read on this
         # thread, for what other threads allocate is not given back.
-        await access.write(parts, part, start, read_exactly(file, start, end))
+        nonlocal apart_bytes
+        if await write(parts, part, start, read_exactly(file, start, end)):
+            apart.append(start)
+            apart_bytes += end - start
         meter.moved(end - start)
+        if apart_bytes >= GATHERED_BYTES:
+            await gather()
 
+    write: Callable[[Parts, str, int, bytes], Awaitable[bool | None]] = access.write_unverified
     for _ in range(ROUNDS):
         await move(calls, gaps, calls.up, one)
+        await gather()
+        write = access.write  # what is damaged is sent again in the way that is checked at once
         now = os.fstat(file)
         if (now.st_size, now.st_mtime_ns) != (size, before.st_mtime_ns):
             raise ChangedFileError(

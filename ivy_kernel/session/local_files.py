@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import secrets
 import stat
@@ -25,7 +24,6 @@ from ivy_kernel.routes.files import (
     Parts,
 )
 from ivy_kernel.session.large_files import exists, opened, read_exactly, write_all
-from ivy_kernel.session.transfer import Meter
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -418,19 +416,16 @@ def packed(top: Path, files: Iterable[tuple[Parts, Parts, int]]) -> list[Parcel]
     return parcels
 
 
-def store_here(
-    target: LocalTarget, data: bytes, overwrite: bool, meter: Meter, parts: Parts
-) -> None:
-    """Write a small file on this machine, whole or not at all."""
-    path, whole = "/".join(parts), hashlib.sha256(data).hexdigest()
+def store_here(target: LocalTarget, parcel: Parcel, *, overwrite: bool) -> str:
+    """Write a small file on this machine, whole or not at all: ``written`` or ``equal``."""
+    data = parcel.data
     old = target.existing()
     if old is not None:
         with opened(old):
             if os.fstat(old).st_size == len(data) and read_exactly(old, 0, len(data)) == data:
-                meter.file_done(path, whole, skipped_bytes=len(data))
-                return
+                return "equal"
         if not overwrite:
-            raise exists(path)
+            raise exists("/".join(parcel.parts))
     part = f".ivy-{secrets.token_hex(16)}.part"
     file = target.open_part(part)
     try:
@@ -441,5 +436,4 @@ def store_here(
         with suppress(OSError):
             os.unlink(part, dir_fd=target.directory)
         raise
-    meter.moved(len(data))
-    meter.file_done(path, whole)
+    return "written"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import json
+import math
 import zlib
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -12,6 +14,7 @@ import pytest
 from api_calls import CALLS, CHAT, OPERATIONS, client_for, ivy
 from scripted_server import KEY, ScriptedServer, answer, json_answer, raw_answer
 
+from ivy_kernel.api.operations import encode_json
 from ivy_kernel.errors import AnswerError, NoAnswerError, UsageError
 
 HTML = b"<!DOCTYPE html><html><body>Log in to the hotel's network</body></html>"
@@ -318,3 +321,20 @@ async def test_an_answer_tells_when_it_was_made() -> None:
     assert got.server_date.isoformat() == "1994-11-06T08:49:37+00:00"
     assert 0 < got.received_monotonic - got.sent_monotonic < 5
     assert KEY not in repr(got)
+
+
+def test_bytes_of_a_body_travel_in_base64() -> None:
+    """And long texts as they are, beside members that only Python's own JSON can write."""
+    data, text = bytes(range(256)), '"\\ \n\x7f' * 20_000
+    body = {
+        "content": data,
+        "text": text,
+        "odd": "\ud800\u00e9",
+        "deep": [{"a": None}],
+        "n": 1 << 70,
+    }
+    read = json.loads(encode_json(body))
+    assert base64.b64decode(read.pop("content"), validate=True) == data
+    assert read == {name: value for name, value in body.items() if name != "content"}
+    with pytest.raises(ValueError, match="JSON"):
+        encode_json({"content": data, "nan": math.nan})

@@ -104,7 +104,7 @@ def test_all_programs_run_in_each_python(python: str, tmp_path: Path) -> None:
     used = set(PROGRAMS)
     assert used == {
         *("probe", "begin", "write", "hashes", "finish", "read", "copy", "rename", "make"),
-        *("fetch", "store", "entries", "entry", "remove"),
+        *("fetch", "store", "entries", "entry", "remove", "gather"),
     }
 
 

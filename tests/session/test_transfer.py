@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import os
 import shutil
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from ivy_kernel.errors import (
     ForbiddenError,
     TransferInterruptedError,
 )
+from ivy_kernel.routes import file_access
 from ivy_kernel.session import large_files, transfer
 from ivy_kernel.session.files import SandboxFiles
 from ivy_kernel.session.transfer import ChunkSize, TransferState
@@ -397,3 +399,97 @@ async def test_a_runner_with_short_arguments_gets_shorter_code(
     await files.put(source, "long")
     assert (active / "long").read_bytes() == source.read_bytes()
     await files.aclose()
+
+
+@pytest.fixture
+def swift(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of a test's size count as large, and are gathered when they are 128 KiB."""
+    monkeypatch.setattr(file_access, "SMALLEST_SWIFT_BYTES", 4 << 10)
+    monkeypatch.setattr(large_files, "GATHERED_BYTES", 128 << 10)
+
+
+def writes(gateway: Gateway) -> int:
+    """How often the platform's own tool has written."""
+    return sum(path.endswith("/sandbox_write") for _, path in gateway.calls)
+
+
+async def test_large_chunks_are_written_by_the_platforms_own_tool(
+    gateway: Gateway, files: SandboxFiles, source: Path, workspace: Path, swift: None
+) -> None:
+    """Once the first has proved exact, no Python is started for one; no piece stays behind."""
+    gateway.calls.clear()
+    await files.put(source, "swift.bin")
+    assert (workspace / "swift.bin").read_bytes() == source.read_bytes()
+    assert [path.name for path in workspace.iterdir()] == ["swift.bin"]
+    assert gateway.tool_calls() - writes(gateway) < writes(gateway)
+
+
+async def test_pieces_of_an_upload_that_was_cut_are_not_sent_again(
+    gateway: Gateway,
+    files: SandboxFiles,
+    source: Path,
+    workspace: Path,
+    told_at_once: None,
+    swift: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What lies there in pieces counts as brought, and faults on the way do no harm."""
+    monkeypatch.setattr(large_files, "GATHERED_BYTES", SIZE)
+    watcher = Watcher()
+    task = asyncio.ensure_future(files.put(source, "pieces.bin", progress=watcher))
+    watcher._at_bytes, watcher._act = SIZE // 2, task.cancel
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert len([path for path in workspace.iterdir() if ".part-" in path.name]) > 3
+
+    def fault() -> None:
+        gateway.next_tool_calls(Fault("cut"), Fault("after", 502), Fault("instead", 503, "{}"))
+
+    result = await files.put(source, "pieces.bin", progress=Watcher(SIZE * 3 // 4, fault))
+    assert result.resumed_bytes > SIZE // 3
+    assert (workspace / "pieces.bin").read_bytes() == source.read_bytes()
+    assert [path.name for path in workspace.iterdir()] == ["pieces.bin"]
+
+
+@pytest.mark.parametrize("right", [0, 8])
+async def test_a_tool_that_does_not_write_what_it_is_given_is_noticed(
+    right: int,
+    gateway: Gateway,
+    files: SandboxFiles,
+    source: Path,
+    workspace: Path,
+    swift: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """From the first piece on, or only after some were right: the file is what was sent."""
+    await files.list()
+    access = (await files._ready()).access
+    write = access._tool_files.write_file  # type: ignore[attr-defined]  # programs are used here
+    done = 0
+
+    async def wrong(parts: tuple[str, ...], data: bytes) -> None:
+        nonlocal done
+        done += 1
+        await write(parts, data if done <= right else b"wrong" + data[5:])
+
+    monkeypatch.setattr(access._tool_files, "write_file", wrong)  # type: ignore[attr-defined]  # likewise
+    await files.put(source, "noticed.bin")
+    assert (workspace / "noticed.bin").read_bytes() == source.read_bytes()
+    assert [path.name for path in workspace.iterdir()] == ["noticed.bin"]
+    assert right or done <= transfer.IN_FLIGHT  # each of the first ones was on its way already
+
+
+async def test_progress_is_told_on_the_event_loop(
+    files: SandboxFiles, workspace: Path, tmp_path: Path, told_at_once: None
+) -> None:
+    """Of small files as of large ones, so that a watcher may touch what belongs to it."""
+    for number in range(3):
+        (workspace / f"{number}").write_bytes(b"x" * number * 9_000)
+    threads: set[int] = set()
+
+    class Listener:
+        def on_progress(self, state: TransferState) -> None:
+            threads.add(threading.get_ident())
+
+    await files.get("", tmp_path / "small", recursive=True, progress=Listener())
+    assert threads == {threading.get_ident()}
