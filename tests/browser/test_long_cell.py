@@ -10,7 +10,6 @@ import pytest
 from lab_window import Lab
 from playwright.sync_api import expect
 from sandbox_server import RunningSandbox, until
-from test_chats_panel import photograph
 
 CHAT = "chat-in-browser"
 SESSION = "session-in-browser"
@@ -92,7 +91,6 @@ def test_a_long_cell_is_told_and_shown(patient_lab: Lab, sandbox: RunningSandbox
     expect(told).to_be_visible()
     expect(toasts).to_have_count(1)
     expect(told).not_to_contain_text("what only the cell says")
-    photograph(lab, "long-cell")
     told.get_by_role("button", name="Show cell").click()
     expect(lab.page.locator(".jp-NotebookPanel")).to_be_visible()
     expect(lab.page.locator(".jp-Notebook .jp-Cell.jp-mod-active .cm-content")).to_contain_text(
@@ -113,7 +111,6 @@ def test_a_run_of_all_cells_is_told_once(patient_lab: Lab, sandbox: RunningSandb
     told = lab.notification("all.ipynb: cell [3] failed after")
     expect(told).to_contain_text("2 of 5 cells were not run.")
     expect(lab.page.locator(".Toastify__toast")).to_have_count(1)
-    photograph(lab, "failed-run")
     lab.page.evaluate(HIDE, False)
     titles = lab.page.evaluate("() => window.systemNotifications.map(one => one.title)")
     assert len(titles) == 1
