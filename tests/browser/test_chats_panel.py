@@ -75,7 +75,6 @@ def option(lab: Lab, name: str) -> Locator:
     return lab.panel.get_by_role("option").filter(has_text=name)
 
 
-
 def test_a_notebook_is_switched_by_keyboard(
     chats: Lab, sandbox: RunningSandbox, axe_source: str
 ) -> None:
@@ -170,7 +169,6 @@ def test_the_form_checks_before_it_saves_and_shows_no_key(
 ) -> None:
     """An error is shown at its field and saves nothing; afterwards the key is in the file alone."""
     lab = chats
-    lab.reopen()
     name = lab.running.write_notebook("account.ipynb", "%ivy config")
     lab.open_notebook(name)
     lab.execute("ivy:account")

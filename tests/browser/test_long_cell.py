@@ -28,6 +28,7 @@ TIMES = {
 """What JupyterLab's own setting keeps of a cell."""
 
 SYSTEM = """permission => {
+  window.ownNotification ??= window.Notification;
   window.systemNotifications = [];
   window.askedForPermission = 0;
   window.Notification = class {
@@ -39,22 +40,37 @@ SYSTEM = """permission => {
 }"""
 """The browser's notifications as an object that remembers them: a headless one shows none."""
 
+UNDO = """() => {
+  window.Notification = window.ownNotification ?? window.Notification;
+  delete document.hidden;
+}"""
+"""Gives the page back what the browser had given it."""
+
 HIDE = """hidden => {
   Object.defineProperty(document, 'hidden', { configurable: true, get: () => hidden });
 }"""
+
+
+_SET_CELLS = """async cells => {
+  const { jupyterapp } = window;
+  // Lumino has no public way to a service by its name.
+  const services = (jupyterapp.pluginRegistry ?? jupyterapp)._services;
+  const token = [...services.keys()].find(one => one.name.endsWith(':ISettingRegistry'));
+  const settings = await jupyterapp.resolveOptionalService(token);
+  const place = ['ivy-kernel:plugin', 'cells'];
+  await (cells === null ? settings.remove(...place) : settings.set(...place, cells));
+}"""
+"""Changes the setting as the settings editor does, or takes it back."""
 
 
 @pytest.fixture
 def patient_lab(lab: Lab, sandbox: RunningSandbox) -> Iterator[Lab]:
     """A window that tells of runs of over a second; the sandbox is started."""
     sandbox.ready(CHAT, SESSION, CAMPAIGN)
-    settings = lab.running.home.path / "settings/ivy-kernel/plugin.jupyterlab-settings"
-    settings.parent.mkdir(exist_ok=True)
-    settings.write_text(json.dumps({"cells": {"notifyAfterSeconds": NOTIFY_AFTER_SECONDS}}))
-    lab.reopen()
+    lab.page.evaluate(_SET_CELLS, {"notifyAfterSeconds": NOTIFY_AFTER_SECONDS})
     yield lab
-    settings.unlink()
-    lab.close()  # it has these settings, which other tests do not expect
+    lab.page.evaluate(_SET_CELLS, None)
+    lab.page.evaluate(UNDO)
 
 
 def look_elsewhere(lab: Lab) -> None:
