@@ -119,9 +119,9 @@ export function formatBytesShort(meter: IMeter): string {
   return `${shortNumber(meter.used / size)}/${shortNumber(meter.limit / size)} ${unit}`;
 }
 
-/** Percent of one processor, and how many there are. */
+/** How busy all processors are, and how many there are; `used` is percent of one. */
 export function formatCpu(meter: IMeter, trans: ITranslate): string {
-  const percent = meter.used.toFixed(0);
+  const percent = (meter.used / meter.limit).toFixed(0);
   return meter.limit === 1
     ? trans.__('%1 % of 1 core', percent)
     : trans.__('%1 % of %2 cores', percent, shortNumber(meter.limit));

@@ -101,7 +101,7 @@ describe('the form for the account', () => {
   });
 
   it('shows an error at its field, which is focused and described by it', async () => {
-    const message = 'The key was not accepted: check it.';
+    const message = 'HTTP 401; correct the setting api_key.';
     const { form } = show(refused('CredentialsError', message));
     type('api_key', KEY);
     form.node.requestSubmit();
@@ -112,9 +112,21 @@ describe('the form for the account', () => {
     const [described] = (
       field('api_key').getAttribute('aria-describedby') ?? ''
     ).split(' ');
-    expect(document.getElementById(described ?? '')?.textContent).toBe(message);
+    expect(document.getElementById(described ?? '')?.textContent).toBe(
+      'The platform does not accept this key, so nothing was saved. Check it, or make a new one.'
+    );
     const page = new XMLSerializer().serializeToString(document);
     expect(page).not.toContain(KEY);
+  });
+
+  it('says of a saved key that is refused what the server says', async () => {
+    const message = 'HTTP 401; correct the setting api_key.';
+    const { form } = show(refused('CredentialsError', message));
+    type('chat_id', 'chat-1');
+    form.node.requestSubmit();
+    await vi.waitFor(() => {
+      expect(document.body.textContent).toContain(message);
+    });
   });
 
   it('shows an error about no field below all of them', async () => {

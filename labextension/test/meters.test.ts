@@ -72,7 +72,7 @@ describe('format', () => {
 
   it('tells all in one line', () => {
     expect(formatResources(uses(3.1), english)).toBe(
-      'Memory 3.1 of 16 GB, CPU 140 % of 4 cores, disk 12 of 50 GB'
+      'Memory 3.1 of 16 GB, CPU 35 % of 4 cores, disk 12 of 50 GB'
     );
   });
 });
@@ -125,7 +125,7 @@ describe('MetersView', () => {
     );
     expect(bars).toEqual([
       ['Memory', '25', '4 of 16 GB'],
-      ['CPU', '35', '140 % of 4 cores'],
+      ['CPU', '35', '35 % of 4 cores'],
       ['Disk', '24', '12 of 50 GB']
     ]);
     expect(shown(node, '.jp-ivy-note, .jp-ivy-meters-age')).toEqual([]);
@@ -196,7 +196,7 @@ describe('StatusItem', () => {
 
   it('tells of memory from half full on, in the colour of a warning above', async () => {
     const [, , title] = await text(sandbox({ resources: body(7.9) }));
-    expect(title).toMatch(/Memory 7.9 of 16 GB, CPU 140 % of 4 cores/);
+    expect(title).toMatch(/Memory 7.9 of 16 GB, CPU 35 % of 4 cores/);
     const seen = await Promise.all(
       [7.9, 8, 14, 15.9].map(used => text(sandbox({ resources: body(used) })))
     );

@@ -128,6 +128,38 @@ async function show(
   return { panel, source };
 }
 
+describe('the chats', () => {
+  it('are asked for again after a failure, with the next news', async () => {
+    const asked = vi.spyOn(chatsSource, 'chats');
+    asked.mockRejectedValue(new SourceError({ kind: 'server-unreachable' }));
+    const { panel } = await show(sandbox());
+    await vi.waitFor(() => {
+      expect(
+        panel.node.querySelector('.jp-ivy-chats .jp-ivy-form-error')
+      ).toHaveProperty('hidden', false);
+    });
+    asked.mockClear();
+    panel.refresh();
+    expect(asked).toHaveBeenCalledOnce();
+    asked.mockRestore();
+  });
+
+  it('are asked for once when the panel is opened, and when it is activated later', async () => {
+    const asked = vi.spyOn(chatsSource, 'chats');
+    const { panel } = await show(sandbox());
+    asked.mockClear();
+    const now = vi.spyOn(performance, 'now');
+    const opened = performance.now();
+    MessageLoop.sendMessage(panel, Widget.Msg.ActivateRequest);
+    expect(asked).not.toHaveBeenCalled();
+    now.mockReturnValue(opened + 60_000);
+    MessageLoop.sendMessage(panel, Widget.Msg.ActivateRequest);
+    expect(asked).toHaveBeenCalledOnce();
+    now.mockRestore();
+    asked.mockRestore();
+  });
+});
+
 function isSeen(node: Element): boolean {
   return node.closest('[hidden]') === null;
 }

@@ -16,7 +16,7 @@ from lab_window import WAIT_MS, Lab
 from sandbox_server import RunningSandbox, running_sandbox
 
 if TYPE_CHECKING:
-    from playwright.sync_api import BrowserContext
+    from playwright.sync_api import BrowserContext, Playwright
 
 OpenWindow = Callable[[RunningLab, str], Lab]
 
@@ -51,6 +51,64 @@ def _missing() -> str:
 def chromium() -> str | None:
     """The path of the Chromium to drive."""
     return os.environ.get("IVY_TEST_CHROMIUM") or shutil.which("chromium")
+
+
+class Chromium:
+    """The browser of all tests here, which is started when one needs it.
+
+    Parameters
+    ----------
+    profile
+        The directory of its profile, whose cache makes loading JupyterLab twice as fast.
+    """
+
+    def __init__(self, profile: Path) -> None:
+        self._profile = profile
+        self._playwright: Playwright | None = None
+        self._context: BrowserContext | None = None
+        self.kept_windows: list[Lab] = []
+        """The window of the test before, if it could be tidied: loading JupyterLab takes long."""
+
+    @property
+    def context(self) -> BrowserContext:
+        """Its one profile, with the windows."""
+        from playwright.sync_api import expect, sync_playwright
+
+        if self._context is None:
+            expect.set_options(timeout=WAIT_MS)
+            self._playwright = sync_playwright().start()
+            self._context = self._playwright.chromium.launch_persistent_context(
+                self._profile,
+                executable_path=chromium(),
+                args=CHROMIUM_ARGUMENTS,
+                viewport={"width": 1400, "height": 900},
+                reduced_motion="reduce",  # each frame is drawn by the processor here
+            )
+        return self._context
+
+    def stop(self) -> None:
+        """End it, and its event loop."""
+        self.kept_windows.clear()
+        context, self._context = self._context, None
+        playwright, self._playwright = self._playwright, None
+        if context is not None:
+            context.close()
+        if playwright is not None:
+            playwright.stop()
+
+
+_CHROMIUM = pytest.StashKey[Chromium]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """End the browser after the last test here: its event loop must not run during others."""
+    try:
+        yield
+    finally:
+        browser = item.config.stash.get(_CHROMIUM, None)
+        if browser and (nextitem is None or nextitem.path.parent != item.path.parent):
+            browser.stop()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -144,27 +202,18 @@ def countdowns(running: RunningLab, sandbox: RunningSandbox) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def _profile_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One profile for all tests: its cache makes loading JupyterLab twice as fast."""
-    return tmp_path_factory.mktemp("profile")
+def _chromium(
+    _required: None, pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Chromium]:
+    browser = Chromium(tmp_path_factory.mktemp("profile"))
+    pytestconfig.stash[_CHROMIUM] = browser
+    yield browser
+    browser.stop()
 
 
-@pytest.fixture(scope="module")
-def _browser(_required: None, _profile_directory: Path) -> Iterator[BrowserContext]:
-    from playwright.sync_api import expect, sync_playwright
-
-    expect.set_options(timeout=WAIT_MS)
-    # Ended with the module: its event loop must not run while other tests have theirs.
-    with sync_playwright() as playwright:
-        context = playwright.chromium.launch_persistent_context(
-            _profile_directory,
-            executable_path=chromium(),
-            args=CHROMIUM_ARGUMENTS,
-            viewport={"width": 1400, "height": 900},
-            reduced_motion="reduce",  # each frame is drawn by the processor here
-        )
-        yield context
-        context.close()
+@pytest.fixture
+def _browser(_chromium: Chromium) -> BrowserContext:
+    return _chromium.context
 
 
 @pytest.fixture
@@ -185,16 +234,9 @@ def open_window(_browser: BrowserContext) -> Iterator[OpenWindow]:
             page.close()
 
 
-@pytest.fixture(scope="module")
-def _kept_windows() -> list[Lab]:
-    """The window of the test before, if it could be tidied: loading JupyterLab takes seconds."""
-    return []
-
-
 @pytest.fixture
 def lab(
-    _browser: BrowserContext,
-    _kept_windows: list[Lab],
+    _chromium: Chromium,
     running: RunningLab,
     sandbox: RunningSandbox,
 ) -> Iterator[Lab]:
@@ -202,7 +244,8 @@ def lab(
 
     No error may happen in its page.
     """
-    window = _kept_windows.pop() if _kept_windows else Lab(_browser, running, "lab?reset")
+    kept, context = _chromium.kept_windows, _chromium.context
+    window = kept.pop() if kept else Lab(context, running, "lab?reset")
     # The sandbox was terminated behind the server's back, who would notice later.
     window.reconnect()
     window.wait_for_status("Ivy: Not started")
@@ -210,9 +253,9 @@ def lab(
         yield window
         assert window.page_errors == []
     finally:
-        _browser.set_offline(False)
+        context.set_offline(False)
         if window.tidy():
-            _kept_windows.append(window)
+            kept.append(window)
         else:
             window.close()
         running.shut_down_kernels()

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from pathlib import Path
 from urllib.error import HTTPError
 
 import pytest
@@ -77,18 +75,6 @@ def option(lab: Lab, name: str) -> Locator:
     return lab.panel.get_by_role("option").filter(has_text=name)
 
 
-def photograph(lab: Lab, name: str) -> None:
-    """Keep a picture of the window in both themes, where PICTURES names a directory."""
-    directory = os.environ.get("PICTURES")
-    for theme in ("Dark", "Light") if directory else ():
-        lab.execute("apputils:change-theme", theme=f"JupyterLab {theme}")
-        lab.page.wait_for_selector(
-            f"body[data-jp-theme-name='JupyterLab {theme}']", state="attached"
-        )
-        lab.page.wait_for_selector("#jupyterlab-splash", state="detached")
-        lab.page.screenshot(path=Path(directory or "") / f"{name}-{theme}.png")
-
-
 def test_a_notebook_is_switched_by_keyboard(
     chats: Lab, sandbox: RunningSandbox, axe_source: str
 ) -> None:
@@ -121,7 +107,6 @@ def test_a_notebook_is_switched_by_keyboard(
     expect(option(lab, "Genomes")).to_contain_text("This notebook")
     expect(lab.panel.locator(".jp-ivy-card.jp-mod-current")).to_contain_text(OTHER)
     lab.check_accessible(axe_source)
-    photograph(lab, "chats")
     lab.run_all()
     expect(lab.outputs().first).to_contain_text(f"/{OTHER}")
     assert sandbox.status(OTHER)["status"] == "active"
@@ -171,7 +156,6 @@ def test_a_refused_chat_leaves_a_python_notebook_where_it_was(
     lab.panel.get_by_role("button", name="Another chat…").click()
     dialog = lab.page.get_by_role("dialog")
     dialog.get_by_label("Chat id").fill(STRANGERS)
-    photograph(lab, "another-chat")
     dialog.get_by_role("button", name="Use").click()
     expect(lab.notification("plain.ipynb still runs where it did:")).to_be_visible()
     lab.run_all()
@@ -185,7 +169,6 @@ def test_the_form_checks_before_it_saves_and_shows_no_key(
 ) -> None:
     """An error is shown at its field and saves nothing; afterwards the key is in the file alone."""
     lab = chats
-    lab.reopen()
     name = lab.running.write_notebook("account.ipynb", "%ivy config")
     lab.open_notebook(name)
     lab.execute("ivy:account")
@@ -200,7 +183,6 @@ def test_the_form_checks_before_it_saves_and_shows_no_key(
     expect(key).to_be_focused()
     expect(key).to_have_value("")
     lab.check_accessible(axe_source)
-    photograph(lab, "account-refused")
     assert not lab.running.home.settings_file.exists()
 
     key.fill(sandbox.token)
@@ -208,7 +190,6 @@ def test_the_form_checks_before_it_saves_and_shows_no_key(
     saved = lab.panel.get_by_role("status").filter(has_text="Saved in")
     expect(saved).to_contain_text(str(lab.running.home.settings_file))
     expect(form).to_be_hidden()
-    photograph(lab, "account-saved")
     content = json.loads(lab.running.home.settings_file.read_text("utf-8"))
     assert content["Ivy"]["api_key"] == sandbox.token
     assert lab.running.home.settings_file.stat().st_mode & 0o777 == 0o600
@@ -262,7 +243,6 @@ def test_the_welcome_has_the_form(
     window.page.get_by_text("Countdowns (optional)").locator("visible=true").click()
     expect(panel.get_by_label("Recoup key").locator("visible=true")).to_be_visible()
     window.check_accessible(axe_source)
-    photograph(window, "welcome")
     panel.get_by_role("button", name="Check and save").locator("visible=true").click()
     expect(panel.get_by_text("Nothing was changed")).to_be_visible()
     assert not [

@@ -10,7 +10,6 @@ import pytest
 from lab_window import Lab
 from playwright.sync_api import expect
 from sandbox_server import RunningSandbox, until
-from test_chats_panel import photograph
 
 CHAT = "chat-in-browser"
 SESSION = "session-in-browser"
@@ -29,6 +28,7 @@ TIMES = {
 """What JupyterLab's own setting keeps of a cell."""
 
 SYSTEM = """permission => {
+  window.ownNotification ??= window.Notification;
   window.systemNotifications = [];
   window.askedForPermission = 0;
   window.Notification = class {
@@ -40,22 +40,37 @@ SYSTEM = """permission => {
 }"""
 """The browser's notifications as an object that remembers them: a headless one shows none."""
 
+UNDO = """() => {
+  window.Notification = window.ownNotification ?? window.Notification;
+  delete document.hidden;
+}"""
+"""Gives the page back what the browser had given it."""
+
 HIDE = """hidden => {
   Object.defineProperty(document, 'hidden', { configurable: true, get: () => hidden });
 }"""
+
+
+_SET_CELLS = """async cells => {
+  const { jupyterapp } = window;
+  // Lumino has no public way to a service by its name.
+  const services = (jupyterapp.pluginRegistry ?? jupyterapp)._services;
+  const token = [...services.keys()].find(one => one.name.endsWith(':ISettingRegistry'));
+  const settings = await jupyterapp.resolveOptionalService(token);
+  const place = ['ivy-kernel:plugin', 'cells'];
+  await (cells === null ? settings.remove(...place) : settings.set(...place, cells));
+}"""
+"""Changes the setting as the settings editor does, or takes it back."""
 
 
 @pytest.fixture
 def patient_lab(lab: Lab, sandbox: RunningSandbox) -> Iterator[Lab]:
     """A window that tells of runs of over a second; the sandbox is started."""
     sandbox.ready(CHAT, SESSION, CAMPAIGN)
-    settings = lab.running.home.path / "settings/ivy-kernel/plugin.jupyterlab-settings"
-    settings.parent.mkdir(exist_ok=True)
-    settings.write_text(json.dumps({"cells": {"notifyAfterSeconds": NOTIFY_AFTER_SECONDS}}))
-    lab.reopen()
+    lab.page.evaluate(_SET_CELLS, {"notifyAfterSeconds": NOTIFY_AFTER_SECONDS})
     yield lab
-    settings.unlink()
-    lab.close()  # it has these settings, which other tests do not expect
+    lab.page.evaluate(_SET_CELLS, None)
+    lab.page.evaluate(UNDO)
 
 
 def look_elsewhere(lab: Lab) -> None:
@@ -92,7 +107,6 @@ def test_a_long_cell_is_told_and_shown(patient_lab: Lab, sandbox: RunningSandbox
     expect(told).to_be_visible()
     expect(toasts).to_have_count(1)
     expect(told).not_to_contain_text("what only the cell says")
-    photograph(lab, "long-cell")
     told.get_by_role("button", name="Show cell").click()
     expect(lab.page.locator(".jp-NotebookPanel")).to_be_visible()
     expect(lab.page.locator(".jp-Notebook .jp-Cell.jp-mod-active .cm-content")).to_contain_text(
@@ -113,7 +127,6 @@ def test_a_run_of_all_cells_is_told_once(patient_lab: Lab, sandbox: RunningSandb
     told = lab.notification("all.ipynb: cell [3] failed after")
     expect(told).to_contain_text("2 of 5 cells were not run.")
     expect(lab.page.locator(".Toastify__toast")).to_have_count(1)
-    photograph(lab, "failed-run")
     lab.page.evaluate(HIDE, False)
     titles = lab.page.evaluate("() => window.systemNotifications.map(one => one.title)")
     assert len(titles) == 1

@@ -34,18 +34,18 @@ def test_all_tabs_see_a_change(lab: Lab, sandbox: RunningSandbox) -> None:
 
 def test_tabs_share_one_connection(lab: Lab, sandbox: RunningSandbox) -> None:
     """Many tabs hold one event stream, and cause one request to the platform an interval."""
-    lab.reopen()
+    lab.responses.clear()
     lab.make_active(sandbox)
     alert_until = time.monotonic() + PollIntervals().after_change_seconds + 1
     tabs = [lab.open_tab(f"lab/workspaces/tab-{number}?reset") for number in range(2)]
     for tab in tabs:
         expect(tab.locator(".jp-ivy-status")).to_contain_text("Active")
     streams = [one for one in lab.responses if "/ivy/events" in one.url]
-    assert len(streams) == 1
+    assert streams == []  # the first tab has it already
     # For a while after an action the monitor looks more often, since the platform may lag behind.
     lab.page.wait_for_timeout(1000 * max(0.0, alert_until - time.monotonic()))
     before, started = status_requests(sandbox), time.monotonic()
-    lab.page.wait_for_timeout(6000)
+    lab.page.wait_for_timeout(3000)
     passed_seconds = time.monotonic() - started
     # 15 s is the interval of an active sandbox.
     assert status_requests(sandbox) - before <= passed_seconds // 15 + 1
@@ -75,7 +75,7 @@ def test_hidden_tab_lets_go(lab: Lab, sandbox: RunningSandbox) -> None:
     expect(lab.state()).to_have_text("Active")
     lab.page.evaluate(hide, False)
     expect(lab.state()).not_to_have_text("Active")
-    lab.close()  # of no use to other tests
+    lab.page.evaluate("() => { delete document.hidden; delete document.visibilityState; }")
 
 
 def test_cookie_sign_in_is_enough(lab: Lab, sandbox: RunningSandbox) -> None:
@@ -118,7 +118,7 @@ def test_key_stays_on_the_server(lab: Lab, sandbox: RunningSandbox) -> None:
 
 def test_accessible(lab: Lab, sandbox: RunningSandbox, countdowns: None, axe_source: str) -> None:
     """axe-core finds nothing to mend in the panel and the status bar item, in either theme."""
-    sandbox.control({"runtime_seconds": 60, "hibernate_seconds": 400})
+    sandbox.control({"runtime_seconds": 36, "hibernate_seconds": 400})
     lab.open_panel()
     expect(lab.panel.get_by_role("button", name="Create")).to_be_visible()
     lab.check_accessible(axe_source)

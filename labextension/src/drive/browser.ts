@@ -21,7 +21,7 @@ import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import type { Message } from '@lumino/messaging';
 import { type ISignal, Signal } from '@lumino/signaling';
 
-import { make, setText } from '../views/dom';
+import { make, makeIcon, setText } from '../views/dom';
 import { DRIVE_NAME, hoverLines, isDrivePath } from './entries';
 
 /** JupyterLab's own interval is of no use here: nothing is asked by the clock. */
@@ -219,10 +219,15 @@ class EntryRenderer extends DirListing.Renderer {
     if (isWritable) {
       badge?.remove();
     } else if (!badge) {
+      const label = this._trans.__('read-only');
+      // Beside the name, which may be cut off, and not in it.
       node
-        .querySelector('.jp-DirListing-itemText')
+        .querySelector('.jp-DirListing-itemName')
         ?.append(
-          make('span', 'jp-ivy-read-only', {}, [this._trans.__('read-only')])
+          make('span', 'jp-ivy-read-only', { title: label }, [
+            makeIcon('lock'),
+            make('span', 'jp-ivy-sr-only', {}, [label])
+          ])
         );
     }
   }

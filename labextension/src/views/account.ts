@@ -83,6 +83,38 @@ export function fieldOf(
   }
 }
 
+/**
+ * What to say of a key that was typed and refused; null when it is something else.
+ *
+ * The server's own sentence names the setting in the config file, which is of no use here.
+ */
+function refusedKey(
+  problem: Problem,
+  field: AccountField,
+  sent: IAccountInput,
+  trans: ITranslate
+): string | null {
+  if (
+    problem.kind !== 'refused' ||
+    problem.errorKind !== 'CredentialsError' ||
+    sent[field] === undefined
+  ) {
+    return null;
+  }
+  switch (field) {
+    case 'api_key':
+      return trans.__(
+        'The platform does not accept this key, so nothing was saved. Check it, or make a new one.'
+      );
+    case 'recoup_api_key':
+      return trans.__(
+        'Recoup does not accept this key, so nothing was saved. Check it, or make a new one.'
+      );
+    default:
+      return null;
+  }
+}
+
 interface IField {
   readonly input: HTMLInputElement;
   readonly hint: HTMLElement;
@@ -249,8 +281,11 @@ export class AccountForm {
     const field = problem === null ? null : fieldOf(problem, sent);
     setText(this._problem, field === null ? (sentence ?? '') : '');
     setShown(this._problem, sentence !== null && field === null);
-    if (field !== null) {
-      this._showError(field, sentence);
+    if (problem !== null && field !== null) {
+      this._showError(
+        field,
+        refusedKey(problem, field, sent, trans) ?? sentence
+      );
       if (OPTIONAL.includes(field)) {
         this._optional.open = true;
       }

@@ -54,7 +54,7 @@ export class ChatsView {
       type: 'search',
       autocomplete: 'off',
       spellcheck: 'false',
-      placeholder: trans.__('Filter by name, id or campaign'),
+      placeholder: trans.__('Name, id or campaign'),
       'aria-label': trans.__('Filter the chats'),
       'aria-controls': 'jp-ivy-chat-list'
     });

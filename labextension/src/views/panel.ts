@@ -21,6 +21,9 @@ import { type LocalSandbox, WelcomeView } from './welcome';
 
 export const PANEL_ID = 'ivy-sandbox-panel';
 
+/** Showing the panel and activating it are one act of the user, which asks once. */
+const ASK_AGAIN_AFTER_MS = 1000;
+
 /** What the panel asks of the application. */
 export interface IPanelActions {
   readonly act: (id: string, action: Action) => void;
@@ -69,6 +72,7 @@ export class SandboxPanel extends Widget {
     );
     refresh.addEventListener('click', () => {
       void model.refresh(true);
+      void options.chats.refresh();
     });
     const account = make(
       'button',
@@ -243,6 +247,11 @@ export class SandboxPanel extends Widget {
 
   protected override onActivateRequest(): void {
     this.node.focus();
+    if (performance.now() - this._askedMs > ASK_AGAIN_AFTER_MS) {
+      // It was in sight already, and the list may have been changed elsewhere.
+      this._askedFor = null;
+      this._askForChats();
+    }
     this._isActivated = true;
     this._focusAsked();
   }
@@ -314,8 +323,15 @@ export class SandboxPanel extends Widget {
       ])
     );
     if (inUse !== this._askedFor) {
+      const { chats } = this._options;
       this._askedFor = inUse;
-      void this._options.chats.refresh();
+      this._askedMs = performance.now();
+      void chats.refresh().then(() => {
+        if (chats.problem !== null) {
+          // Asked again with the next news.
+          this._askedFor = null;
+        }
+      });
     }
   }
 
@@ -446,6 +462,7 @@ export class SandboxPanel extends Widget {
   private _isActivated = false;
   /** What was in use when the chats were asked for. */
   private _askedFor: string | null = null;
+  private _askedMs = 0;
   private _offeredId: string | null = null;
   private _preferences: IPreferences;
 }
