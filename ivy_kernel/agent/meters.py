@@ -412,16 +412,17 @@ class Meters:
         if passed < TELL_SECONDS and not self._is_urgent:
             return None
         self.look(now, pid)
+        disk, gpus = self.slow.disk, self.slow.gpus
         self.slow.begin()  # for the next answer
         found: dict[str, Any] = {}
         if self._memory is not None:
             found["memory"] = [int(value) for value in self._memory]
         if self._cpu is not None:
             found["cpu"] = [round(self._cpu[0], 1), round(self._cpu[1], 2)]
-        if self.slow.disk is not None:
-            found["disk"] = [int(value) for value in self.slow.disk]
-        if self.slow.gpus:
-            found["gpus"] = self.slow.gpus
+        if disk is not None:
+            found["disk"] = [int(value) for value in disk]
+        if gpus:
+            found["gpus"] = gpus
         is_news = self._is_urgent or passed >= RETELL_SECONDS or self._has_changed(found)
         if not found or not is_news:
             return None

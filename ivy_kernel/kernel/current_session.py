@@ -128,9 +128,10 @@ class CurrentSession:
             self._mark.keep_attached(self.live.attached)
             fields = self.session.lifecycle.registry_fields
             self._registration.register(**fields)
-            from ivy_kernel.session.chats import note_use  # not on a warm cell's way
+            with suppress(OSError):  # the import too opens files, of which there may be too many
+                from ivy_kernel.session.chats import note_use  # not on a warm cell's way
 
-            note_use(**fields)
+                note_use(**fields)
         return self.session
 
     def _open(self) -> Session:
