@@ -53,6 +53,9 @@ _SENTENCES = {
     405: "This address does not take this method.",
     503: "The Jupyter server is shutting down.",
 }
+_HERE = {"--force replaces it": "choose another name, or delete that one first"}
+"""Options of commands, which a page has not → what can be done there."""
+
 _FAULT = "The Jupyter server met with a fault; its log tells more."
 
 
@@ -77,7 +80,10 @@ def error_response(
     """
     if isinstance(error, IvyError):
         status_code = next((s for kind, s in _STATUSES if isinstance(error, kind)), 500)
-        return int(status_code), _body(type(error).__name__, " ".join(str(error).split()))
+        words = " ".join(str(error).split())
+        for option, here in _HERE.items():
+            words = words.replace(option, here)
+        return int(status_code), _body(type(error).__name__, words)
     # Before HTTPError, its base, whose 404 means an unknown address.
     if isinstance(error, UnknownSandboxError):
         return 404, _body(

@@ -7,7 +7,6 @@ import fnmatch
 import mimetypes
 import re
 from base64 import b64decode, b64encode
-from binascii import Error as Base64Error
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -373,8 +372,8 @@ class DriveContents(AsyncContentsManager):
             if model.get("format") == "text":
                 return str(content).encode()
             if model.get("format") == "base64":
-                return b64decode(str(content).encode("ascii"))
-        except (UnicodeError, Base64Error) as exc:
+                return b64decode("".join(str(content).split()), validate=True)
+        except ValueError as exc:
             raise HTTPError(400, f"The content of {path} is not {model['format']}.") from exc
         raise HTTPError(400, "Must specify format of file contents as 'text' or 'base64'.")
 

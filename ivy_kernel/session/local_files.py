@@ -205,7 +205,11 @@ class LocalTarget:
             except OSError:  # no hard links here: the name is reserved first
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE
                 os.close(os.open(self.name, flags, mode, dir_fd=self.directory))
-                os.rename(part, self.name, **here)  # noqa: PTH104 - within an open directory
+                try:
+                    os.rename(part, self.name, **here)  # noqa: PTH104 - within an open directory
+                except BaseException:
+                    os.unlink(self.name, dir_fd=self.directory)
+                    raise
             else:
                 os.unlink(part, dir_fd=self.directory)
         except FileExistsError:

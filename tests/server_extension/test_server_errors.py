@@ -12,6 +12,7 @@ from ivy_kernel.server_extension.errors import UnknownSandboxError, error_respon
 
 STATUSES = {
     "UsageError": 400,
+    "VariableError": 500,
     "RefusedPathError": 400,
     "SettingError": 409,
     "MissingSettingError": 409,

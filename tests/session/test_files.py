@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -413,3 +414,20 @@ def test_a_file_gets_the_mode_of_new_ones_while_other_threads_make_files(
         os.close(here.open_part("part"))
         here.finish("part", overwrite=False)
     assert (tmp_path / "a").stat().st_mode == beside.stat().st_mode
+
+
+def test_a_name_is_free_again_where_a_file_could_not_be_given_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without hard links the name is reserved first; no empty file stays under it."""
+
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "link", fails)
+    monkeypatch.setattr(os, "rename", fails)
+    with LocalDirectory(tmp_path) as place, place.target((), "a") as here:
+        os.close(here.open_part("part"))
+        with pytest.raises(SandboxFileError, match="Input/output error"):
+            here.finish("part", overwrite=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["part"]
