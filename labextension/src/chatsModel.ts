@@ -44,9 +44,9 @@ export class ChatsModel implements IDisposable {
     return this._isDisposed;
   }
 
-  /** Ask for chats and account; never rejects. */
-  async refresh(): Promise<void> {
-    await this._attempt(() => this._read());
+  /** Ask for chats and account; tells whether the answers came, and never rejects. */
+  async refresh(): Promise<boolean> {
+    return this._attempt(() => this._read(), isToldElsewhere);
   }
 
   /** Give a chat a name. */
@@ -98,7 +98,10 @@ export class ChatsModel implements IDisposable {
     });
   }
 
-  private async _attempt(request: () => Promise<void>): Promise<boolean> {
+  private async _attempt(
+    request: () => Promise<void>,
+    isUntold: (problem: Problem) => boolean = () => false
+  ): Promise<boolean> {
     let problem: Problem | null = null;
     try {
       await request();
@@ -106,7 +109,7 @@ export class ChatsModel implements IDisposable {
       problem = problemOf(error);
     }
     if (!this._isDisposed) {
-      this._problem = problem;
+      this._problem = problem && isUntold(problem) ? null : problem;
       this._changed.emit();
     }
     return problem === null;
@@ -135,4 +138,9 @@ export class ChatsModel implements IDisposable {
   private _isKnown = false;
   private _sequence = 0;
   private _isDisposed = false;
+}
+
+/** Whoever shows the sandboxes says that the server does not answer. */
+function isToldElsewhere(problem: Problem): boolean {
+  return problem.kind === 'server-unreachable';
 }

@@ -44,7 +44,7 @@ def test_the_empty_panel_offers_the_local_sandbox(
     window.page.keyboard.type("6 * 7")
     window.run_all()
     expect(window.outputs().last).to_contain_text("42")
-    expect(panel.get_by_text("This notebook")).to_be_visible()
+    expect(panel.locator(".jp-ivy-card").get_by_text("This notebook")).to_be_visible()
     expect(panel.locator(".jp-ivy-card")).to_have_count(1)
     assert newcomer.home.sandbox_file.read_text("utf-8") == started
 

@@ -22,7 +22,7 @@ def test_a_cell_runs_and_the_panel_tells(newcomer: RunningLab, open_window: Open
     window.run_all()
     expect(window.outputs().last).to_contain_text("42")
     expect(window.state()).to_have_text("Active")
-    expect(panel.get_by_text("This notebook")).to_be_visible()
+    expect(panel.locator(".jp-ivy-card").get_by_text("This notebook")).to_be_visible()
     expect(window.status_item).to_contain_text("Ivy: Active")
 
 

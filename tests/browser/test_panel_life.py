@@ -37,7 +37,7 @@ def test_launcher_to_first_cell(lab: Lab, sandbox: RunningSandbox) -> None:
     expect(panel.locator("[aria-current=step]")).to_have_text("Mount: under way")
     expect(lab.state()).to_have_text("Active")
     expect(lab.outputs().last).to_contain_text("42")
-    expect(panel.get_by_text("This notebook")).to_be_visible()
+    expect(panel.locator(".jp-ivy-card").get_by_text("This notebook")).to_be_visible()
     expect(panel.get_by_role("button", name="Open notebook Untitled.ipynb")).to_be_visible()
 
 

@@ -108,7 +108,19 @@ class DriveController {
     this._browser.header.addWidget(this._head);
     this._browser.title.icon = ivyIcon;
     this._browser.title.caption = trans.__('Ivy Sandbox files');
-    void browsers.tracker.add(this._browser);
+    // JupyterLab makes new notebooks where the browser is that was added or used last: in the sandbox
+    // only if somebody has used this one.
+    const addOnce = (): void => {
+      if (!browsers.tracker.has(this._browser)) {
+        void browsers.tracker.add(this._browser);
+      }
+    };
+    for (const type of ['pointerdown', 'focusin']) {
+      this._browser.node.addEventListener(type, addOnce, {
+        capture: true,
+        once: true
+      });
+    }
     this._commands = {
       app,
       trans,

@@ -35,6 +35,35 @@ export interface IPanelActions {
   readonly chats: IChatActions;
 }
 
+/** So long JupyterLab may still give the focus to a notebook that it has just opened. */
+const KEEP_FOCUS_MS = 2000;
+
+/** Take the focus back, once, if something else than the user takes it away within moments. */
+function keepFocus(focused: HTMLElement): void {
+  const ending = new AbortController();
+  const { signal } = ending;
+  const end = (): void => {
+    ending.abort();
+  };
+  setTimeout(end, KEEP_FOCUS_MS);
+  document.addEventListener('keydown', end, { capture: true, signal });
+  document.addEventListener('pointerdown', end, { capture: true, signal });
+  focused.addEventListener(
+    'focusout',
+    ({ relatedTarget }) => {
+      end();
+      const isAsked =
+        relatedTarget instanceof Element && relatedTarget.closest('.jp-Dialog');
+      if (!isAsked) {
+        setTimeout(() => {
+          focused.focus();
+        });
+      }
+    },
+    { signal }
+  );
+}
+
 export interface IPanelOptions {
   readonly model: SandboxModel;
   readonly ticker: Ticker;
@@ -72,7 +101,8 @@ export class SandboxPanel extends Widget {
     );
     refresh.addEventListener('click', () => {
       void model.refresh(true);
-      void options.chats.refresh();
+      this._askedFor = null;
+      this._askForChats();
     });
     const account = make(
       'button',
@@ -276,6 +306,7 @@ export class SandboxPanel extends Widget {
     const { activeElement } = document;
     if (activeElement !== this.node && this.node.contains(activeElement)) {
       this._askedFocus = null;
+      keepFocus(activeElement as HTMLElement);
     }
   }
 
@@ -323,11 +354,10 @@ export class SandboxPanel extends Widget {
       ])
     );
     if (inUse !== this._askedFor) {
-      const { chats } = this._options;
       this._askedFor = inUse;
       this._askedMs = performance.now();
-      void chats.refresh().then(() => {
-        if (chats.problem !== null) {
+      void this._options.chats.refresh().then(isDone => {
+        if (!isDone) {
           // Asked again with the next news.
           this._askedFor = null;
         }
