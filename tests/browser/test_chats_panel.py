@@ -86,8 +86,14 @@ def test_a_notebook_is_switched_by_keyboard(
     expect(lab.outputs().first).to_contain_text(f"/{CHAT}")
     filter_field = lab.panel.get_by_role("searchbox", name="Filter the chats")
 
-    lab.execute("ivy:switch-chat")
-    expect(filter_field).to_be_focused()
+    def open_list() -> bool:
+        # JupyterLab gives the focus to a notebook that it has just opened, sooner or later.
+        lab.execute("ivy:switch-chat")
+        expect(filter_field).to_be_visible()
+        lab.page.wait_for_timeout(300)
+        return bool(filter_field.evaluate("one => one === document.activeElement"))
+
+    until(open_list, "the filter has the focus")
     expect(option(lab, CHAT)).to_contain_text("This notebook")
     expect(option(lab, CHAT)).to_contain_text("Default")
     expect(option(lab, "Genomes")).to_contain_text(f"{OTHER} · campaign {CAMPAIGN}")
