@@ -288,22 +288,29 @@ def encoded(body: Mapping[str, Any], purpose: str) -> bytes:
 LONG_CHARS = 1 << 16
 
 
+@dataclass(frozen=True, slots=True)
+class Base64:
+    """Bytes that a body's member holds in base64. Bytes by themselves are no JSON."""
+
+    data: bytes
+
+
 def _is_long(value: object) -> bool:
     """Whether a member is written by msgspec, which takes a quarter of the time and no copies."""
     if isinstance(value, str):
         return len(value) > LONG_CHARS and value.isascii()
-    return isinstance(value, bytes)
+    return isinstance(value, Base64)
 
 
 def _member(value: object) -> object:
     """A member of a body with a long one: only what msgspec writes as Python does is left to it."""
-    if isinstance(value, bytes):
-        return msgspec.Raw(b'"%b"' % b2a_base64(value, newline=False))
+    if isinstance(value, Base64):
+        return msgspec.Raw(b'"%b"' % b2a_base64(value.data, newline=False))
     return value if _is_long(value) else msgspec.Raw(encode_json(value))
 
 
 def encode_json(value: object) -> bytes:
-    """Return a request's body; bytes that are a member of it are written in base64.
+    """Return a request's body, of which members may be `Base64`.
 
     Raises
     ------

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from ivy_kernel.api.operations import Base64
 from ivy_kernel.errors import (
     AnswerError,
     BadRequestError,
@@ -224,7 +225,7 @@ class ToolFiles:
 
     async def write_file(self, parts: Parts, data: bytes, *, append: bool = False) -> None:
         """Write a file as the tool does, and look at nothing; the JSON has ``data`` in base64."""
-        body = {"path": "/".join(parts), "content": data, "encoding": "base64"}
+        body = {"path": "/".join(parts), "content": Base64(data), "encoding": "base64"}
         await self._call("sandbox_write", {**body, "append": append})
 
     async def _read_back(self, parts: Parts, offset_bytes: int, data: bytes) -> None:

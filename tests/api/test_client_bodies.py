@@ -14,7 +14,7 @@ import pytest
 from api_calls import CALLS, CHAT, OPERATIONS, client_for, ivy
 from scripted_server import KEY, ScriptedServer, answer, json_answer, raw_answer
 
-from ivy_kernel.api.operations import encode_json
+from ivy_kernel.api.operations import Base64, encode_json
 from ivy_kernel.errors import AnswerError, NoAnswerError, UsageError
 
 HTML = b"<!DOCTYPE html><html><body>Log in to the hotel's network</body></html>"
@@ -327,7 +327,7 @@ def test_bytes_of_a_body_travel_in_base64() -> None:
     """And long texts as they are, beside members that only Python's own JSON can write."""
     data, text = bytes(range(256)), '"\\ \n\x7f' * 20_000
     body = {
-        "content": data,
+        "content": Base64(data),
         "text": text,
         "odd": "\ud800\u00e9",
         "deep": [{"a": None}],
@@ -337,4 +337,4 @@ def test_bytes_of_a_body_travel_in_base64() -> None:
     assert base64.b64decode(read.pop("content"), validate=True) == data
     assert read == {name: value for name, value in body.items() if name != "content"}
     with pytest.raises(ValueError, match="JSON"):
-        encode_json({"content": data, "nan": math.nan})
+        encode_json({"content": Base64(data), "nan": math.nan})

@@ -46,6 +46,7 @@ SANDBOX_FIELDS = {
     "can_terminate": bool,
     "sessions": list,
     "status": dict,
+    "resources": type(None),  # no kernel has told what it uses
 }
 STATUS_FIELDS = {
     *("state", "raw_state", "phase", "eta_ms", "uptime_ms", "created_ms", "last_activity_ms"),

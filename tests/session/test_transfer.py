@@ -385,7 +385,7 @@ async def test_where_no_python_runs_the_platforms_tools_are_used(
 
 async def test_a_runner_with_short_arguments_gets_shorter_code(
     server: RunningSandbox,
-    active: Path,
+    workspace: Path,
     changed: Callable[..., None],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -397,7 +397,7 @@ async def test_a_runner_with_short_arguments_gets_shorter_code(
     source = tmp_path / "long"
     source.write_bytes(os.urandom(1_200_000))
     await files.put(source, "long")
-    assert (active / "long").read_bytes() == source.read_bytes()
+    assert (workspace / "long").read_bytes() == source.read_bytes()
     await files.aclose()
 
 
