@@ -16,7 +16,7 @@ import dataclasses
 import os
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -132,6 +132,10 @@ class OutputQueue:
         while self._slots and not self._slots[0]:
             self._slots.popleft()
         return self._slots[0][0] if self._slots else None
+
+    def waiting(self) -> list[list[Message]]:
+        """Return the slots of what waits now; one is empty as soon as its message waits no more."""
+        return list(self._slots)
 
     def pop(self) -> Message:
         """Take the next message out; one must wait."""
@@ -322,7 +326,7 @@ class OutputThrottle:
     async def flush(self) -> None:
         """Send all that was taken so far; more may follow."""
         self._release()
-        await self._drain()
+        await self._drain(self._queue.waiting())
 
     async def finish(self) -> None:
         """Send all, the tail of a long text included. The next cell starts anew.
@@ -337,11 +341,9 @@ class OutputThrottle:
             self._hold(message)
         self._release()
         self._clear_due = False
-        sender, self._sender = self._sender, None
         try:
-            if sender is not None:
-                await sender
-            await self._drain()
+            # Not what comes after it: background output may have no end.
+            await self._drain(self._queue.waiting())
         except asyncio.CancelledError:
             self._cut_short()
             raise
@@ -393,8 +395,14 @@ class OutputThrottle:
             self._release()
             await self._drain()
 
-    async def _drain(self) -> None:
+    async def _drain(self, slots: Sequence[list[Message]] | None = None) -> None:
+        """Send what waits, in order, until none waits, or none of these slots does."""
+        done = 0
         while (message := self._queue.first()) is not None:
+            while slots is not None and done < len(slots) and not slots[done]:
+                done += 1
+            if slots is not None and done == len(slots):
+                return
             # Jupyter Server's data rate counts streams alone; 1,000 bytes stand for headers.
             is_text = message.msg_type == "stream"
             size = wire_bytes(message.content.get("text", "")) + 1000 if is_text else 0

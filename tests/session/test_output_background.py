@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ from waiting import eventually
 
 from ivy_kernel.models import Message
 from ivy_kernel.session import output
-from ivy_kernel.session.output import Rate
+from ivy_kernel.session.output import OutputThrottle, Rate
+from ivy_kernel.session.output_limit import OutputLimit
 
 pytestmark = pytest.mark.asyncio
 
@@ -123,3 +125,26 @@ async def test_an_interrupt_drops_what_waits_and_counts_it(tmp_path: Path) -> No
     assert len(shown) <= 300 + output.AFTER_INTERRUPT_MESSAGES
     notes = front_end.text("stderr").split("interrupted: ")[1:]
     assert sum(int(note.split()[0].replace(",", "")) for note in notes) == 50_001 - len(shown)
+
+
+async def test_a_cell_ends_though_background_output_never_does(tmp_path: Path) -> None:
+    """Its own output is shown, and then it has ended; what comes after that is shown later."""
+    front_end = FrontEnd()
+
+    def show(message: Message) -> None:
+        front_end(message)
+        if going_on:  # however much is shown, as much comes
+            throttled.background(other("display_data"))
+
+    going_on = True
+    rate = Rate(window_seconds=0.05, window_messages=5)
+    throttled = OutputThrottle(show, rate=rate, limit=OutputLimit(0, tmp_path))
+    for _ in range(20):
+        throttled.background(other("display_data"))
+    throttled(stream("the cell's own\n"))
+    await asyncio.wait_for(throttled.finish(), 20)
+    assert front_end.text() == "the cell's own\n"
+    shown = len(front_end.messages)
+    await eventually(lambda: len(front_end.messages) > shown, "the rest is shown")
+    going_on = False
+    await throttled.flush()
