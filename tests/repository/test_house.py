@@ -32,6 +32,12 @@ def test_no_module_is_too_long(house: House) -> None:
     assert house.too_long == {}
 
 
+def test_few_modules_have_exactly_one_importer(house: House) -> None:
+    """At most 22 of a hundred, so that the share does not grow."""
+    one = house.with_one_importer
+    assert len(one) <= 0.22 * len(house.modules), one
+
+
 def test_no_module_fits_into_its_only_importer(house: House) -> None:
     """What one module alone needs is a part of it, unless both together were too long."""
     assert house.parts_of_their_importer == {}
