@@ -292,24 +292,28 @@ class Checkpoints(Part):
         return self._summary(body)
 
     def _newest(self) -> Json | None:
-        found: Iterator[Json] = (body for _, body, _ in self._valid() if body is not None)
+        found: Iterator[Json] = (body for _, body, fault in self._valid() if body and not fault)
         return next(found, None)
 
     def _valid(self, at: float | None = None) -> Iterator[tuple[Path, Json | None, str]]:
-        """Yield path, body and fault of every index up to a cell, newest first."""
+        """Yield path, body and fault of every index up to a cell, newest first.
+
+        One that has a body and a fault is signed, and some of its objects are gone.
+        """
         for _, path in self._store.indexes():
             try:
                 body = self._store.read_index(path)
             except TamperedCheckpointError as error:
                 yield path, None, str(error)
                 continue
-            if (at is None or body["number"] <= at) and self._store.is_whole(body):
-                yield path, body, ""
+            if at is None or body["number"] <= at:
+                is_whole = self._store.is_whole(body)
+                yield path, body, "" if is_whole else f"some objects of {path.name} are gone"
 
     def _index(self, content: Json) -> Json:
         """Tell of a checkpoint."""
         self._collect()
-        bodies = [body for _, body, _ in self._valid(content.get("at")) if body is not None]
+        bodies = [body for _, body, fault in self._valid(content.get("at")) if body and not fault]
         if not bodies:
             return {"sequence": 0, "history": []}
         return self._summary(bodies[0])
@@ -330,7 +334,7 @@ class Checkpoints(Part):
             "file": f"index-{body['sequence']:08d}.json",
             "total_bytes": sum(size for _, size in body["objects"]),
             "history": [
-                [b["sequence"], b["number"], b["at"]] for _, b, _ in self._valid() if b is not None
+                [b["sequence"], b["number"], b["at"]] for _, b, f in self._valid() if b and not f
             ],
         }
 
@@ -338,12 +342,14 @@ class Checkpoints(Part):
         """Bring the variables of a checkpoint back into this process."""
         began = time.monotonic()
         refused: list[list[str]] = []
-        body = None
+        whole: list[Json] = []
+        rest: list[Json] = []
         for path, found, fault in self._valid(content.get("at")):
             if fault:
                 refused.append([path.name, fault])
-            elif body is None:
-                body = found
+            if found is not None:
+                (rest if fault else whole).append(found)
+        body = next(iter(whole + rest), None)
         if body is None:
             if refused:
                 raise TamperedCheckpointError("; ".join(why for _, why in refused))

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 IN_BAND_BYTES = 1 << 16
 """Smaller buffers are part of the pickle."""
 
+WHOLE_NAMESPACE = "it holds all of the notebook's variables"
+
 CLASS_PREFIX = "class:"
 """Of the keys of cells' classes among those of variables, which are no names in Python."""
 
@@ -150,7 +152,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
         own = id(self.snapshot.namespace)
         for identity, (_, value) in self.memo.copy().items():
             if identity == own:
-                raise NotSavedError("it holds all of the notebook's variables")
+                raise NotSavedError(WHOLE_NAMESPACE)
             kind = type(value)
             if isinstance(value, IMMUTABLE) or identity in self.snapshot.live:
                 continue

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from .cloudpickle import cloudpickle as functions  # type: ignore[import-untyped]  # as it is
 from .live import NotSavedError, describe, name_of
-from .pickling import CLASS_PREFIX, Pickled, Snapshot
+from .pickling import CLASS_PREFIX, WHOLE_NAMESPACE, Pickled, Snapshot
 from .store import NoSpaceError, Store, TamperedCheckpointError, digest_of
 
 if TYPE_CHECKING:
@@ -60,6 +60,9 @@ class Capture:
         self._tell(name)
         self._parents[name] = name
         self._values[name] = value
+        if value is self._snapshot.namespace:
+            self.missing[name] = WHOLE_NAMESPACE
+            return
         try:
             self.pickled[name] = self._snapshot.pickle({name: value}, by_value)
         except NotSavedError as error:
