@@ -99,6 +99,7 @@ class IvyKernel(BaseKernel):
         self._early_interrupt: ReceivedInterrupt | None = None
         self._warming_up = False
         self._sandbox_counts = False
+        self._reply_metadata: dict[str, Json] = {}  # of cells that have ended, by request
 
     # Kernel info -------------------------------------------------------------------------------
     @property
@@ -157,6 +158,7 @@ class IvyKernel(BaseKernel):
                 user_expressions=dict(user_expressions or {}),
                 allow_stdin=allow_stdin,
                 header=parent["header"],
+                cell_id=str((parent.get("metadata") or {}).get("cellId") or ""),
             )
             number = SHELL_NUMBER.get()
             outcome = await self.on_main_loop(self._run_alone(cell, parent, ident, number))
@@ -165,8 +167,14 @@ class IvyKernel(BaseKernel):
             outcome = self._faulted(exc, parent, silent=silent)
         # Front ends send hidden cells by themselves; the user's cells behind them stand alone.
         self.aborts_queue = store_history or silent or not outcome.was_refused
+        self._reply_metadata[str(parent["header"].get("msg_id"))] = outcome.metadata
         reply: Json = sendable(outcome.reply)
         return {**reply, "execution_count": self._reply_count(count, outcome, store_history)}
+
+    def finish_metadata(self, parent: Json, metadata: Json, reply_content: Json) -> Json:
+        """Called by ipykernel for the metadata of a cell's reply; adds what the sandbox says."""
+        told = self._reply_metadata.pop(str(parent["header"].get("msg_id")), {})
+        return {**super().finish_metadata(parent, metadata, reply_content), **told}
 
     async def _run_alone(self, cell: Cell, parent: Json, ident: Any, number: int | None) -> Outcome:
         """Run a cell after those that came before it, on whichever channel."""

@@ -66,6 +66,30 @@ class LiveKernel(Protocol):
         "Debug request").
         """
 
+    async def work(self, content: Json, *, timeout_seconds: float = 60.0) -> Json:
+        """Have the kernel's process do something beside cells, after those that it was given.
+
+        Called by the session for checkpoints, packages and receipts. It is an ``ivy_work_request``
+        on the shell channel (docs/agent-protocol.md, "Work beside cells").
+
+        Parameters
+        ----------
+        content
+            ``do`` names what to do; the rest depends on it.
+        timeout_seconds
+            For the reply, which waits behind a running cell.
+
+        Returns
+        -------
+        Json
+            The content of the reply.
+
+        Raises
+        ------
+        WorkError
+            When it was refused, or failed there.
+        """
+
     async def send_comm(
         self, header: Json, content: Json, metadata: Json, buffers: tuple[bytes, ...]
     ) -> None:

@@ -7,16 +7,12 @@ two channels, and either may be first. What the agent reports can end it without
 from __future__ import annotations
 
 import asyncio
-import base64
-import secrets
 from collections import deque
 from collections.abc import Coroutine
-from dataclasses import dataclass
-from datetime import datetime, timezone
 from typing import Any, TypeVar
 
 from ivy_kernel.errors import SandboxError, SandboxLostError
-from ivy_kernel.models import Cell, Channel, Fate, Json, Message, Namespace, Sink
+from ivy_kernel.models import Fate, Json, Message, Namespace, Sink
 from ivy_kernel.routes.agent.calls import Submission
 from ivy_kernel.routes.agent.frames import is_execute_reply, to_message, to_meter
 from ivy_kernel.routes.base import BackgroundListener
@@ -173,65 +169,6 @@ def _retrieve(task: asyncio.Task[Any]) -> None:
     """Retrieve a task's error: asyncio would log one that no caller waits for any more."""
     if not task.cancelled():
         task.exception()
-
-
-@dataclass(frozen=True)
-class OutgoingMessage:
-    """A message for the sandbox's kernel (message spec, "General message format").
-
-    Parameters
-    ----------
-    channel
-        The channel it goes to: shell, control or stdin.
-    header, content, parent, metadata, buffers
-        The parts of a Jupyter message.
-    """
-
-    channel: Channel
-    header: Json
-    content: Json
-    parent: Json | None = None
-    metadata: Json | None = None
-    buffers: tuple[bytes, ...] = ()
-
-    @property
-    def message_id(self) -> str:
-        """The id that its reply will name."""
-        return str(self.header["msg_id"])
-
-    def body(self, generation: int) -> Json:
-        """Return it as a submission's body.
-
-        The agent hands it to the kernel of this generation only and refuses it when that one has
-        been replaced: a cell never runs in a namespace that its user does not expect.
-        """
-        body: Json = {
-            "c": self.channel,
-            "h": self.header,
-            "d": self.content,
-            "m": self.metadata or {},
-            "g": generation,
-        }
-        if self.parent is not None:
-            body["p"] = self.parent
-        if self.buffers:
-            body["b"] = [base64.b64encode(buffer).decode("ascii") for buffer in self.buffers]
-        return body
-
-
-def header_of(msg_type: str, header: Json | None = None) -> Json:
-    """Return a message header; the front end's own where there is one, without its subshell."""
-    made = {
-        "msg_id": secrets.token_hex(16),
-        "msg_type": msg_type,
-        "username": "ivy",
-        "session": "ivy",
-        "date": datetime.now(timezone.utc).isoformat(),
-        "version": "5.3",
-    }
-    made.update(header or {})
-    made.pop("subshell_id", None)
-    return made
 
 
 LOCALLY_SENT_TYPES = ("status", "execute_input")
@@ -484,15 +421,3 @@ def _why_died(event: Json, exit_code: int, log: str) -> str:
     oom_killed = was_oom if isinstance(was_oom, bool) else None
     memory = to_meter(event.get("memory"))
     return describe_death(exit_code, log, memory=memory, oom_killed=oom_killed)
-
-
-def execute_content(cell: Cell) -> Json:
-    """Return the content of an ``execute_request``; the local kernel handles ``stop_on_error``."""
-    return {
-        "code": cell.code,
-        "silent": cell.silent,
-        "store_history": cell.store_history,
-        "user_expressions": cell.user_expressions,
-        "allow_stdin": cell.allow_stdin,
-        "stop_on_error": False,
-    }

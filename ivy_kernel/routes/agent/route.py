@@ -12,26 +12,19 @@ import contextlib
 import secrets
 from typing import Literal, NoReturn
 
-from ivy_kernel.errors import (
-    AnswerError,
-    NoAnswerError,
-    SandboxError,
-    SandboxLostError,
+from ivy_kernel.errors import AnswerError, NoAnswerError, SandboxError, SandboxLostError, WorkError
+from ivy_kernel.models import Cell, Channel, Json, Message, Namespace, Outcome, Sink, visible
+from ivy_kernel.routes.agent.calls import (
+    OutgoingMessage,
+    ToolCall,
+    execute_request,
+    header_of,
 )
-from ivy_kernel.models import Cell, Channel, Json, Message, Namespace, Outcome, Sink
-from ivy_kernel.routes.agent.calls import ToolCall
 from ivy_kernel.routes.agent.connection import AgentConnection, holder_of
 from ivy_kernel.routes.agent.failures import EndOfSandbox
 from ivy_kernel.routes.agent.frames import fate_of
 from ivy_kernel.routes.agent.pacing import AgentOptions
-from ivy_kernel.routes.agent.requests import (
-    OutgoingMessage,
-    PendingRequest,
-    RequestEndedError,
-    RequestTable,
-    execute_content,
-    header_of,
-)
+from ivy_kernel.routes.agent.requests import PendingRequest, RequestEndedError, RequestTable
 from ivy_kernel.routes.base import LiveKernel, RouteListener, RouteName
 from ivy_kernel.routes.events import (
     ENDED_UNDER_CELL,
@@ -61,6 +54,7 @@ INTERRUPT_SECONDS = 4.0
 GIVE_UP_SECONDS = 3.0
 """After the second interrupt of a cell, for it to end."""
 CONTROL_SECONDS = 60.0
+WORK_SECONDS = 60.0
 
 
 class AgentRoute:
@@ -194,8 +188,7 @@ class AgentRoute:
         RouteError, ApiError, NotSentError
             The cell has not run, because there is no agent or no way to it.
         """
-        header = header_of("execute_request", cell.header)
-        request = OutgoingMessage("shell", header, execute_content(cell))
+        request = execute_request(cell)
         pending = PendingRequest(request.message_id, is_cell=True, sink=sink)
         self._cell_id, self._interrupts = str(cell.header.get("msg_id", "")), 0
         # In the table before there is an agent, so that an interrupt can end it from now on.
@@ -216,7 +209,9 @@ class AgentRoute:
         else:
             self._namespace.holder = self.holder
             content = dict(reply.content) if reply is not None else {}
-            return Outcome(fate_of(content, was_interrupted=pending.was_interrupted), content)
+            metadata = {"ivy": reply.metadata.get("ivy", {})} if reply is not None else {}
+            fate = fate_of(content, was_interrupted=pending.was_interrupted)
+            return Outcome(fate, content, metadata=metadata)
         finally:
             # Before the end is explained below: an interrupt that comes during that look at the
             # sandbox is not for this cell any more.
@@ -348,8 +343,16 @@ class AgentRoute:
 
     async def ask(self, msg_type: str, content: Json) -> Json | None:
         """Ask the kernel a question about code; the reply's content."""
-        reply = await self.request(msg_type, content, timeout_seconds=QUESTION_SECONDS)
-        return reply.content
+        return (await self.request(msg_type, content, timeout_seconds=QUESTION_SECONDS)).content
+
+    async def work(self, content: Json, *, timeout_seconds: float = WORK_SECONDS) -> Json:
+        """Have the kernel's process do something beside cells; see `LiveKernel.work`."""
+        reply = await self.request("ivy_work_request", content, timeout_seconds=timeout_seconds)
+        answer = reply.content
+        if answer.get("status") != "ok":
+            why = visible(f"{answer.get('ename')}: {answer.get('evalue')}")
+            raise WorkError(f"The sandbox's kernel refused ({why}).")
+        return answer
 
     async def control(self, header: Json, content: Json) -> Json:
         """Make a request on the control channel, such as ``debug_request``; the reply's content."""
