@@ -237,6 +237,11 @@ class ExpectedFile:
     is_input: bool
 
     @property
+    def is_known(self) -> bool:
+        """Whether the record says what it was; else it was removed, or is not known."""
+        return bool(self.sha256) or self.size_bytes is not None
+
+    @property
     def words(self) -> str:
         """What it is, to begin a sentence with."""
         what, done = ("input", "read") if self.is_input else ("file", "written")
@@ -245,6 +250,33 @@ class ExpectedFile:
 
 def expected_files(notebook: Mapping[str, Any]) -> dict[str, ExpectedFile]:
     """Return each file of the records as its last use left it."""
+    found: dict[str, ExpectedFile] = {}
+    for one in _all_uses(notebook):
+        if one.is_known:
+            found[one.path] = one
+        elif not one.is_input:
+            found.pop(one.path, None)  # it was removed
+    return found
+
+
+def used_files(notebook: Mapping[str, Any]) -> tuple[list[ExpectedFile], list[ExpectedFile]]:
+    """Return the inputs of a run, as they were first read, and what it left behind.
+
+    What a cell read after another had written it is no input of the run.
+    """
+    inputs: dict[str, ExpectedFile] = {}
+    written: set[str] = set()
+    for one in _all_uses(notebook):
+        if not one.is_input:
+            written.add(one.path)
+        elif one.path not in written and one.is_known:
+            inputs.setdefault(one.path, one)
+    left = expected_files(notebook)
+    return list(inputs.values()), [left[path] for path in sorted(written) if path in left]
+
+
+def _all_uses(notebook: Mapping[str, Any]) -> Iterator[ExpectedFile]:
+    """Yield every use of a file, in the order of the cells."""
     cells = [one for one in code_cells(notebook) if one.record]
     # A file that was too large for a reply has its hash in the record of a later cell.
     late = {
@@ -253,17 +285,13 @@ def expected_files(notebook: Mapping[str, Any]) -> dict[str, ExpectedFile]:
         for one in as_objects(cell.record.get("late"))
         if is_name(one.get("of")) and is_name(one.get("path"))
     }
-    found: dict[str, ExpectedFile] = {}
     for one in cells:
         for use, is_input in _uses(one.record):
             path, size = use["path"], use.get("bytes")
-            sha256 = as_text(use.get("sha256")) or late.get((one.record.get("hash"), path), "")
-            if isinstance(size, int) or sha256:
-                size = size if isinstance(size, int) else None
-                found[path] = ExpectedFile(path, sha256, size, one, is_input)
-            elif not is_input:
-                found.pop(path, None)  # it was removed
-    return found
+            own = as_text(one.record.get("hash"))
+            sha256 = as_text(use.get("sha256")) or late.get((own, path), "")
+            size = size if isinstance(size, int) else None
+            yield ExpectedFile(path, sha256, size, one, is_input)
 
 
 def _uses(record: Mapping[str, Any]) -> Iterator[tuple[Json, bool]]:
