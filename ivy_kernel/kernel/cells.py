@@ -335,6 +335,8 @@ class CellRunner:
     async def _run_in_sandbox(self, cell: Cell, sink: Sink) -> Outcome:
         self._throttle.set_limit(OutputLimit(self._current.live.current().output_limit_bytes))
         session = self._current.wanted()
+        if session.recovery is not None:
+            session.recovery.ask = _CommandOwner(self, cell).confirm
         note = self._current.note() if cell.store_history else ""
         if note:
             self._show_note(note)

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -84,11 +84,46 @@ class KeptCell:
         The front end's id of the cell; empty where it gave none.
     code
         What was sent to the sandbox.
+    life
+        The life of the variables in which it ran.
     """
 
     number: int
     cell_id: str
     code: str
+    life: str = ""
+
+
+@dataclass(slots=True)
+class Life:
+    """The time from an empty namespace to the loss of its variables, over several sandboxes.
+
+    Parameters
+    ----------
+    id
+        Random; empty before the first one.
+    floor
+        Sequence number of the last checkpoint on that disk that is of an earlier life.
+    holder
+        The kernel that has the variables, as in `Namespace`.
+    ended
+        The numbers of the cells that have ended, in the order in which they ran.
+    before
+        The life before it.
+    """
+
+    id: str = ""
+    floor: int = 0
+    holder: str = ""
+    ended: list[int] = field(default_factory=list)
+    before: str = ""
+
+    def cells_after(self, number: int) -> list[int]:
+        """Return the numbers of the cells that ended after the one with this number."""
+        if number not in self.ended:
+            return list(self.ended)
+        last = len(self.ended) - 1 - self.ended[::-1].index(number)
+        return self.ended[last + 1 :]
 
 
 class NotebookRecord:
@@ -266,25 +301,44 @@ class ChatRecord:
     # -- cells
 
     @property
-    def cells(self) -> dict[int, KeptCell]:
-        """The cells that were run, by their number; a number that came again is the newest's."""
-        cells: list[Any] = self._get("cells", [])
-        found = {}
-        for each in cells:
+    def life(self) -> Life:
+        """The life of the variables that are there, or were last."""
+        try:
+            return Life(**self._get("life", {}))
+        except TypeError:  # another version has written it
+            return Life()
+
+    def cells_of(self, life: str) -> dict[int, KeptCell]:
+        """Return the cells that ran in one life of the variables, by their number."""
+        return {cell.number: cell for cell in self.cells if cell.life == life}
+
+    @property
+    def cells(self) -> list[KeptCell]:
+        """The cells that were run, in the order in which they ran last."""
+        found = []
+        for row in self._get("cells", []):
             with suppress(TypeError, ValueError):
-                number, cell_id, code = each
-                found[int(number)] = KeptCell(int(number), str(cell_id), str(code))
+                number, *texts = row
+                found.append(KeptCell(int(number), *map(str, texts)))
         return found
 
-    def add_cells(self, cells: list[KeptCell]) -> None:
-        """Keep the code of cells that have run; the oldest beyond the limits are dropped."""
+    def add_cells(self, cells: list[KeptCell], *, life: Json | None = None) -> None:
+        """Keep the code of cells that have run; the oldest beyond the limits are dropped.
+
+        Parameters
+        ----------
+        cells
+            The cells; one with a number and life that is kept already takes its place.
+        life
+            The fields of the present `Life`; ``None`` for no change.
+        """
 
         def edit(content: Json) -> None:
             section = self._section(content)
             kept = section.get("cells")
-            numbers = {cell.number for cell in cells}
-            rows = [row for row in kept if row[0] not in numbers] if isinstance(kept, list) else []
-            rows += [[cell.number, cell.cell_id, cell.code] for cell in cells]
+            new = {(cell.number, cell.life) for cell in cells}
+            rows = [row for row in kept or [] if (row[0], row[-1]) not in new]
+            rows += [[cell.number, cell.cell_id, cell.code, cell.life] for cell in cells]
             chars, first = 0, len(rows)
             for index in range(len(rows) - 1, -1, -1):
                 chars += len(rows[index][2])
@@ -293,9 +347,7 @@ class ChatRecord:
                 first = index
             section["cells"] = rows[first:]
             section["used"] = time.time()
+            if life is not None:
+                section["life"] = life
 
         self.record.change(edit)
-
-    def forget_cells(self) -> None:
-        """Forget the cells' code: the kernel was restarted, and their numbers begin anew."""
-        self.keep(cells=[])
