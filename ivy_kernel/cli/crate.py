@@ -11,6 +11,7 @@ import base64
 import getpass
 import hashlib
 import importlib.util
+import mimetypes
 import platform
 import shutil
 import tempfile
@@ -111,6 +112,8 @@ class _Run:
         self._crate = crate
         self._path = path
         self._beside = path.resolve().parent
+        said = as_object(notebook.get("metadata")).get("license")
+        self._license = as_text(said) or "The notebook states none"
         self._lock = as_object(seal_of(notebook).get("packages"))
         self._cells = [one for one in code_cells(notebook) if one.record]
         self._files: dict[tuple[str, str], Any] = {}
@@ -124,13 +127,14 @@ class _Run:
             f"The notebook {self._path.name}, as it was executed in a sandbox of Ivy, with the "
             f"files that its cells read and wrote."
         )
+        root["license"] = self._add("#license", "CreativeWork", name=self._license)
         root["conformsTo"] = self._add(
             PROFILE, "CreativeWork", name="Process Run Crate", version=PROFILE.rpartition("/")[2]
         )
         data = self._path.read_bytes()
         notebook = self._crate.add_file(
             str(self._path),
-            quote(self._path.name),
+            self._path.name,
             properties={
                 "name": self._path.name,
                 "encodingFormat": "application/x-ipynb+json",
@@ -141,7 +145,7 @@ class _Run:
         root["mainEntity"] = notebook
         action = self._action()
         action["instrument"] = self._python()
-        action["agent"] = self._add("#agent", "Person", name=getpass.getuser())
+        action["agent"] = root["author"] = self._add("#agent", "Person", name=getpass.getuser())
         inputs = [self._file(one) for one in self._inputs]
         if inputs:
             action["object"] = inputs
@@ -203,7 +207,8 @@ class _Run:
         known = self._files.get((used.path, used.sha256))
         if known is not None:
             return known
-        properties: Json = {"name": used.path}
+        kind = mimetypes.guess_type(used.path)[0] or "application/octet-stream"
+        properties: Json = {"name": used.path, "encodingFormat": kind}
         if used.size_bytes is not None:
             properties["contentSize"] = str(used.size_bytes)
         if used.sha256:
@@ -211,7 +216,7 @@ class _Run:
         local = self._beside_notebook(used)
         if local is not None:
             place = f"files/{used.sha256[:12]}/{used.path}"
-            made = self._crate.add_file(str(local), quote(place), properties=properties)
+            made = self._crate.add_file(str(local), place, properties=properties)
         else:
             made = self._crate.add_file(_name_of(used), fetch_remote=False, properties=properties)
         self._files[used.path, used.sha256] = made
