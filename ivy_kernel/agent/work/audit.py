@@ -185,10 +185,14 @@ class Audit:
         return use
 
     def _opens(self, path: Any, _mode: Any, flags: Any) -> None:
+        access = flags & os.O_ACCMODE
+        if access == os.O_RDONLY and isinstance(path, str) and path.endswith(".pyc"):
+            # A module that comes from its cache: what matters is its source.
+            directory, _, name = path.rpartition("/__pycache__/")
+            path = "{}/{}.py".format(directory, name.partition(".")[0]) if directory else path
         full = self._full(path)
         if not full:
             return
-        access = flags & os.O_ACCMODE
         use = self._use(full)
         reads = access != os.O_WRONLY and not flags & os.O_TRUNC
         if reads and not use.is_read and not use.is_written:

@@ -1,10 +1,10 @@
-"""The packages of a sandbox: a lock of exact versions, what changed since it began, and an install.
+"""The packages of a sandbox: a lock of exact versions, what changed since it began, an install.
 
 The lock is read from what installers leave on the disk, without starting one: the metadata of
 Python distributions on ``sys.path``, ``conda-meta``, and the ``DESCRIPTION`` files of R's
-libraries. A directory is read again when its time has changed; otherwise a look costs a few microseconds. The
-first lock is kept in the state directory, so that what changed since is known after a restart of
-the kernel and after a hibernation.
+libraries. A directory is read again when its time has changed; otherwise a look costs a few
+microseconds. The first lock is kept in the state directory, so that what changed since is known
+after a restart of the kernel and after a hibernation.
 """
 
 from __future__ import annotations
@@ -35,6 +35,9 @@ RECENT_NS = 50_000_000
 """A directory that was changed so shortly before a look may change within the same tick."""
 
 CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@|(?<=/t/)[^/\s]+(?=/)|\?[^\s#]*")
+SPECIFIER = re.compile(r"[A-Za-z0-9][\w.-]*=[\w.!+=-]+$")
+"""What a name and version may be: nothing that a tool takes for an option."""
+
 R_SCRIPT = """
 args <- commandArgs(TRUE); name <- args[1]; version <- args[2]
 repos <- getOption("repos"); repos[repos == "@CRAN@"] <- "https://cloud.r-project.org"
@@ -348,8 +351,10 @@ class Packages:
                     kind != "pip" or here["direct"].get(name) == _given(lock, name)
                 ):
                     present += 1
+                elif SPECIFIER.match(f"{name}={version}"):
+                    wanted[name] = version
                 else:
-                    wanted[str(name)] = str(version)
+                    work.tell(kind, str(name), str(version), "it is no name and version")
             if wanted:
                 getattr(work, kind)(wanted, {name: _given(lock, name) for name in wanted})
         importlib.invalidate_caches()
@@ -393,7 +398,8 @@ class Installation:
         """Return the end of what the tools said, without credentials."""
         return "\n".join(self._said)[-LOG_BYTES:]
 
-    def _tell(self, tool: str, name: str, version: str, why: str) -> None:
+    def tell(self, tool: str, name: str, version: str, why: str) -> None:
+        """Note a package that is not there."""
         self.told.append({"tool": tool, "name": name, "version": version, "fate": "", "why": why})
 
     def _run(self, command: list[str]) -> str:
@@ -434,9 +440,7 @@ class Installation:
             given = direct.get(name) or ""
             place = re.sub(r"^-e |#.*", "", given)
             if place.startswith("file://") and not os.path.exists(place[len("file://") :]):
-                self._tell(
-                    "pip", name, version, f"it was installed from {place}, which is not here"
-                )
+                self.tell("pip", name, version, f"it was installed from {place}, which is not here")
             elif given.startswith("-e "):
                 asked[name] = ["-e", given[3:]]
             else:
@@ -452,7 +456,7 @@ class Installation:
         why = self._run([*tool, *(word for words in asked.values() for word in words)])
         for name, words in asked.items():
             one = self._run([*tool, *words]) if why and len(asked) > 1 else why
-            self._tell("pip", name, wanted[name], one)
+            self.tell("pip", name, wanted[name], one)
 
     def conda(self, wanted: dict[str, str], _direct: dict[str, str | None]) -> None:
         """Install conda's packages, by whichever of its tools is there."""
@@ -467,7 +471,7 @@ class Installation:
         else:
             why = "there is no conda here"
         for name, version in wanted.items():
-            self._tell("conda", name, version, why)
+            self.tell("conda", name, version, why)
 
     def r(self, wanted: dict[str, str], _direct: dict[str, str | None]) -> None:
         """Install R's packages one by one, from CRAN or its archive."""
@@ -476,7 +480,7 @@ class Installation:
             if name == "R":
                 why = "R itself has another version here" if tool else "there is no R here"
             elif tool:
-                why = self._run([tool, "--vanilla", "-e", R_SCRIPT, name, version])
+                why = self._run([tool, "-e", R_SCRIPT, name, version])
             else:
                 why = "there is no R here"
-            self._tell("r", name, version, why)
+            self.tell("r", name, version, why)

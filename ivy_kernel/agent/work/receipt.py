@@ -134,8 +134,14 @@ def line_of(record: Json) -> bytes:
     return json.dumps(record, sort_keys=True, separators=(",", ":")).encode("ascii")
 
 
-def check_chain(lines: list[bytes]) -> list[tuple[int, str]]:
-    """Return what is wrong with a file of records: the number of each such line from 0, and why."""
+def check_chain(lines: list[bytes], head: str) -> list[tuple[int, str]]:
+    """Return what is wrong with a file of records: the number of each such line from 0, and why.
+
+    Parameters
+    ----------
+    head
+        The hash of the last line.
+    """
     found = []
     previous = ""
     for index, line in enumerate(lines):
@@ -148,6 +154,8 @@ def check_chain(lines: list[bytes]) -> list[tuple[int, str]]:
             if named != previous:
                 found.append((index, "the line before is not the one that it names"))
         previous = hashlib.sha256(line).hexdigest()
+    if previous != head:
+        found.append((len(lines), "the last line is not the one that was written"))
     return found
 
 
@@ -230,8 +238,8 @@ class Receipt:
         Returns
         -------
         dict
-            ``receipt``: the record with its hash; ``lock``: the packages, where they are others than
-            at the cell before.
+            ``receipt``: the record with its hash; ``lock``: the packages, where they are others
+            than at the cell before.
         """
         Audit.end()
         audit, self._audit = self._audit, None
