@@ -20,8 +20,9 @@ from typing import Any
 
 from jupyter_core.paths import jupyter_data_dir
 
-from ivy_kernel.models import Json
+from ivy_kernel.models import Json, visible
 from ivy_kernel.session import private_file
+from ivy_kernel.session.describe import count_words, size_words
 
 KEY_BYTES = 32
 
@@ -154,6 +155,14 @@ class NotebookRecord:
         self._content: Json = {}
         with self._lock:
             self._content = self._read()
+
+    @classmethod
+    def from_content(cls, content: Json) -> NotebookRecord:
+        """Return a record that was read already."""
+        record = cls.__new__(cls)
+        record.path, record.notebook_id = str(content["path"]), str(content["notebook"])
+        record._lock, record._content = threading.RLock(), content
+        return record
 
     @property
     def file(self) -> Path:
@@ -298,6 +307,23 @@ class ChatRecord:
         found: Json = self._get("summary", {})
         return found
 
+    def words(self, newest: Json | None = None) -> str:
+        """Return the newest checkpoint in words; ``newest``: as the sandbox told it last."""
+        summary = newest or self.summary
+        if not summary:
+            return "none yet"
+        names, size = summary.get("names") or {}, float(summary.get("total_bytes") or 0)
+        parts = [f"after cell {summary.get('number')}", count_words(len(names), "variable")]
+        parts.append(size_words(size))
+        copy = self.copy
+        if copy.get("sequence") == summary.get("sequence"):
+            left_out = copy.get("left_out") or []
+            without = f" without {', '.join(map(visible, left_out))}" if left_out else ""
+            parts.append(f"with a copy on this machine{without}")
+        elif copy:
+            parts.append(f"copy on this machine: after cell {copy.get('number')}")
+        return ", ".join(parts)
+
     # -- cells
 
     @property
@@ -322,7 +348,9 @@ class ChatRecord:
                 found.append(KeptCell(int(number), *map(str, texts)))
         return found
 
-    def add_cells(self, cells: list[KeptCell], *, life: Json | None = None) -> None:
+    def add_cells(
+        self, cells: list[KeptCell], *, life: Json | None = None, summary: Json | None = None
+    ) -> None:
         """Keep the code of cells that have run; the oldest beyond the limits are dropped.
 
         Parameters
@@ -331,6 +359,8 @@ class ChatRecord:
             The cells; one with a number and life that is kept already takes its place.
         life
             The fields of the present `Life`; ``None`` for no change.
+        summary
+            The newest checkpoint; ``None`` or empty for no change.
         """
 
         def edit(content: Json) -> None:
@@ -349,5 +379,28 @@ class ChatRecord:
             section["used"] = time.time()
             if life is not None:
                 section["life"] = life
+            if summary:
+                section["summary"] = summary
 
         self.record.change(edit)
+
+
+def newest_checkpoint(chat: ChatKey) -> tuple[str, str]:
+    """Return notebook and words of the newest checkpoint in a chat; empty texts for none.
+
+    Called by ``jupyter ivy status``, which has no notebook of its own.
+    """
+    found = ("", "")
+    newest = 0.0
+    with suppress(OSError):
+        for file in records_directory().glob("*.json"):
+            try:
+                content = private_file.read_json(file, limit_bytes=FILE_LIMIT_BYTES)
+                path = str(content.get("path", ""))
+                record = ChatRecord(NotebookRecord.from_content(content), chat)
+                at = float(record.summary.get("at") or 0)
+            except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+                continue
+            if at > newest:
+                newest, found = at, (Path(path).name if path else "a notebook", record.words())
+    return found

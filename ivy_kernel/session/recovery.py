@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ivy_kernel.errors import (
     IvyError,
@@ -37,8 +37,6 @@ if TYPE_CHECKING:  # what a warm cell does not need is imported when it is
     from ivy_kernel.session.files import SandboxFiles
     from ivy_kernel.session.lifecycle import Lifecycle
     from ivy_kernel.session.route_choice import CellRun
-
-RestoreMode = Literal["auto", "ask", "off"]
 
 SPACE_BYTES = 4 << 30
 """Checkpoints take no more of the sandbox's disk."""
@@ -92,7 +90,8 @@ class Recovery:
     chat
         What is kept of the notebook in this chat on this machine.
     restore
-        Whether the next cell after a loss restores by itself, says how, or does neither.
+        Whether the next cell after a loss restores by itself (``auto``), says how (``ask``), or
+        does neither (``off``).
     copy_limit_bytes
         How large the copy on this machine may be; 0 for none.
 
@@ -109,7 +108,7 @@ class Recovery:
     """
 
     def __init__(
-        self, chat: ChatRecord, *, restore: RestoreMode = "auto", copy_limit_bytes: int = 1 << 30
+        self, chat: ChatRecord, *, restore: str = "auto", copy_limit_bytes: int = 1 << 30
     ) -> None:
         self._chat = chat
         self._mode = restore
@@ -226,7 +225,7 @@ class Recovery:
     def write_down(self) -> None:
         """Write down which cells have run. In a thread, or when the session is closed."""
         self._timer, cells, self._unwritten = None, self._unwritten, []
-        self._chat.add_cells(cells, life=asdict(self._life))
+        self._chat.add_cells(cells, life=asdict(self._life), summary=self.summary)
 
     def close(self) -> None:
         """Called when the session is closed."""
