@@ -263,8 +263,8 @@ def test_what_a_tool_says_is_bounded_and_holds_no_key(tmp_path: Path) -> None:
     work = Installation(str(python), time.monotonic() + 60)
     work.pip({"one": "1.0"}, {})
     assert work.told[0]["why"] == "ERROR: no https://example.org/simple"
-    assert "secret" not in work.log()
-    assert 1000 < len(work.log()) <= module.LOG_BYTES
+    assert "secret" not in work.log
+    assert 1000 < len(work.log) <= module.LOG_BYTES
 
 
 def test_a_tool_that_takes_too_long_is_ended(tmp_path: Path) -> None:
@@ -273,6 +273,6 @@ def test_a_tool_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     work = Installation(str(python), time.monotonic() + 0.5)
     work.pip({"one": "1.0", "two": "1.0"}, {})
     assert [each["why"] for each in work.told] == ["there was no time left"] * 2
-    assert work.log() == "begun"
+    assert work.log == "begun"
     process = Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}")
     assert not process.exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import ctypes
 import hashlib
@@ -9,10 +10,12 @@ import importlib
 import mmap
 import os
 import resource
+import shutil
 import socket
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,11 +23,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from far_side import BareRunner, route_over
 from pyarrow import parquet
 
 from ivy_kernel.agent.work import receipt as receipts
 from ivy_kernel.agent.work.packages import Packages
 from ivy_kernel.agent.work.receipt import Receipt, check_chain
+from ivy_kernel.routes.agent.programs import work_archive
 
 Json = dict[str, Any]
 
@@ -128,10 +133,12 @@ def test_files_that_python_opens_are_read_and_written(notebook: Notebook, tmp_pa
     assert record["incomplete"] == ""
 
 
-def test_what_belongs_to_python_and_to_us_is_no_input(notebook: Notebook) -> None:
+def test_what_belongs_to_python_and_to_us_is_no_input(notebook: Notebook, tmp_path: Path) -> None:
     """Modules, devices, hidden directories; a module of the notebook's own folder is one."""
     Path("mine_to_import.py").write_text("x = 1\n")
     Path(".hidden").mkdir()
+    Path(".env").write_text("y")
+    (tmp_path / ".netrc").write_text("a key")
 
     def cell() -> None:
         Path(os.__file__).read_bytes()
@@ -140,6 +147,8 @@ def test_what_belongs_to_python_and_to_us_is_no_input(notebook: Notebook) -> Non
         Path("/dev/null").write_bytes(b"x")
         Path(".hidden/cache").write_bytes(b"x")
         (notebook.directory / "own").write_bytes(b"x")
+        Path(".env").read_bytes()
+        (tmp_path / ".netrc").read_bytes()
         sys.path.insert(0, str(Path.cwd()))
         try:
             importlib.import_module("mine_to_import")
@@ -148,7 +157,7 @@ def test_what_belongs_to_python_and_to_us_is_no_input(notebook: Notebook) -> Non
             sys.modules.pop("mine_to_import", None)
 
     record = notebook.run(cell)
-    assert files(record, "reads") == {"mine_to_import.py": sha256(b"x = 1\n")}
+    assert files(record, "reads") == {".env": sha256(b"y"), "mine_to_import.py": sha256(b"x = 1\n")}
     assert record["writes"] == []
 
 
@@ -336,7 +345,7 @@ def test_odd_names_and_calls_reach_the_user_unchanged(notebook: Notebook) -> Non
     def cell() -> None:
         Path(name).write_bytes(b"x")
         with pytest.raises(ValueError, match="null"):
-            Path("a\0b").open()
+            Path("a\0b").read_bytes()
         with pytest.raises(FileNotFoundError):
             Path("missing").read_bytes()
         with pytest.raises(IsADirectoryError):
@@ -504,3 +513,41 @@ def test_every_change_of_the_file_of_records_is_found(notebook: Notebook) -> Non
     changed += [[lines[1], lines[0], *lines[2:]], lines[::-1], []]
     assert len(changed) > 200
     assert [c for c in changed if not check_chain(c, head)] == []
+
+
+@pytest.mark.parametrize("kernel", ["ipykernel", "shell"])
+async def test_a_reply_from_a_sandbox_carries_the_record(tmp_path: Path, kernel: str) -> None:
+    """What the kernel itself opens for a cell is no file of the cell's; the requests answer."""
+    (tmp_path / "data").write_bytes(b"12345678")
+    configure = {
+        "do": "configure", "archive": base64.b64encode(work_archive()).decode(), "key": "00" * 32,
+        "chat": "chat", "notebook": "nb", "directory": ".ivy/nb", "receipts": True,
+        "checkpoints": False,
+    }  # fmt: skip
+    runner = BareRunner(sys.executable, (), tmp_path)
+    agent = tempfile.mkdtemp(prefix="ivy-")  # a socket's path is short
+    async with route_over(runner, agent, kernel=kernel) as far:
+        await far.route.open()
+        await far.run("pass")
+        await far.route.work(configure)
+        code = "open('out', 'w').write(open('data').read() * 2)"
+        first = (await far.run(code)).outcome.metadata["ivy"]
+        record = first["receipt"]
+        assert record["code"] == sha256(code.encode())
+        assert files(record, "reads") == {"data": sha256(b"12345678")}
+        assert files(record, "writes") == {"out": sha256(b"1234567812345678")}
+        assert (record["fate"], record["incomplete"]) == ("ok", "")
+        failed = (await far.run("import pandas, pyarrow, matplotlib.pyplot\n1 / 0")).outcome
+        second = failed.metadata["ivy"]["receipt"]
+        assert (second["fate"], second["previous"]) == ("error", record["hash"])
+        assert (second["reads"], second["writes"], second["incomplete"]) == ([], [], "")
+        summary = await far.route.work({"do": "receipt"})
+        assert (summary["head"], summary["count"]) == (second["hash"], 2)
+        packages = await far.route.work({"do": "packages"})
+        assert packages["pip"] == first["lock"]["pip"] == summary["packages"]["pip"]
+        assert packages["changed"] == {}
+        await far.route.work({**configure, "receipts": False})
+        assert "receipt" not in (await far.run("1")).outcome.metadata.get("ivy", {})
+    shutil.rmtree(agent, ignore_errors=True)
+    lines = (tmp_path / ".ivy" / "nb" / "receipts" / "nb.jsonl").read_bytes().splitlines()
+    assert check_chain(lines, second["hash"]) == []

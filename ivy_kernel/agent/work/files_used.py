@@ -31,6 +31,7 @@ NOTES_LIMIT = 2000
 """So many files of a cell are kept; a cell with more has an incomplete record."""
 
 SYSTEM_PLACES = ("/proc", "/sys", "/dev", "/run", "/etc", "/usr", "/lib", "/lib64", "/bin", "/sbin")
+CACHES = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "MPLCONFIGDIR")
 SKIPPED_NAMES = frozenset({"__pycache__", "node_modules", "site-packages", "dist-packages"})
 
 State = Tuple[int, int, int, int]
@@ -72,7 +73,7 @@ class Places:
     def __init__(self, workspace: str, own: tuple[str, ...] = ()) -> None:
         self.workspace = os.path.realpath(workspace)
         home = os.path.expanduser("~")
-        caches = [os.environ.get(name, "") for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME")]
+        caches = [os.environ.get(name, "") for name in CACHES]
         library = sysconfig.get_paths()
         left_out = [
             *SYSTEM_PLACES,
@@ -89,6 +90,7 @@ class Places:
         places.update({os.path.realpath(p): False for p in list(places) if p})
         places.pop("", None)
         places[self.workspace.rstrip("/")] = True
+        self._below = self.workspace.rstrip("/") + "/"
         self._places = sorted(places.items(), key=lambda item: -len(item[0]))
         self._known: dict[str, bool] = {}
 
@@ -100,7 +102,10 @@ class Places:
             if len(self._known) > ENTRIES_LIMIT:
                 self._known.clear()
             known = self._known[directory] = self._directory_counts(directory + "/")
-        return known and not name.endswith((".pyc", ".ipynb~"))
+        if not known or name.endswith(".pyc"):
+            return False
+        # Elsewhere such files are settings of programs, and hold keys: .netrc, .condarc.
+        return name[:1] != "." or path.startswith(self._below)
 
     def _directory_counts(self, directory: str) -> bool:
         below = directory
@@ -120,8 +125,8 @@ class Places:
 
     def name(self, path: str) -> str:
         """Return how a record writes a path: below the workspace, relative to it."""
-        if path.startswith(self.workspace.rstrip("/") + "/"):
-            path = path[len(self.workspace.rstrip("/")) + 1 :]
+        if path.startswith(self._below):
+            path = path[len(self._below) :]
         return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 

@@ -9,23 +9,31 @@ after a restart of the kernel and after a hibernation.
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import glob
 import hashlib
 import importlib
 import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, Dict, Iterable, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterable, Optional, Tuple
+
+from .requests import Part
+
+if TYPE_CHECKING:
+    from .requests import Context, Request
 
 Json = Dict[str, Any]
 Found = Tuple[str, str, Optional[str]]
 """Name, version, and where it is from if that is not an index."""
 
-LOCK_KEYS = ("python", "pip", "direct", "conda", "r")
 LOG_BYTES = 16 << 10
 """Of what installers say, so much is kept, the end of it."""
 
@@ -35,9 +43,7 @@ RECENT_NS = 50_000_000
 """A directory that was changed so shortly before a look may change within the same tick."""
 
 CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@|(?<=/t/)[^/\s]+(?=/)|\?[^\s#]*")
-SPECIFIER = re.compile(r"[A-Za-z0-9][\w.-]*=[\w.!+=-]+$")
-"""What a name and version may be: nothing that a tool takes for an option."""
-
+SPECIFIER = re.compile(r"[A-Za-z0-9][\w.-]*=[\w.!+=-]+$")  # nothing that looks like an option
 R_SCRIPT = """
 args <- commandArgs(TRUE); name <- args[1]; version <- args[2]
 repos <- getOption("repos"); repos[repos == "@CRAN@"] <- "https://cloud.r-project.org"
@@ -89,10 +95,10 @@ class Shelf:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self.found: list[Found] = []
         self._state: tuple[int, int] | None = None
         self._is_settled = False
         self._known: dict[str, tuple[tuple[int, int], list[Found]]] = {}
-        self.found: list[Found] = []
 
     def look(self) -> bool:
         """Read the directory where it has changed; return whether it was read."""
@@ -214,12 +220,7 @@ def r_libraries() -> list[str]:
     found: list[str] = []
     for variable in ("R_LIBS", "R_LIBS_USER", "R_LIBS_SITE"):
         found += os.environ.get(variable, "").split(":")
-    home = os.path.expanduser("~/R")
-    if os.path.isdir(home):
-        for name in sorted(os.listdir(home)):
-            if name.endswith("-library"):
-                place = os.path.join(home, name)
-                found += [os.path.join(place, v) for v in sorted(os.listdir(place), reverse=True)]
+    found += sorted(glob.glob(os.path.expanduser("~/R/*-library/*")), reverse=True)
     found += ["/usr/local/lib/R/site-library", "/usr/local/lib/R/library"]
     found += ["/usr/lib/R/site-library", "/usr/lib/R/library", sys.prefix + "/lib/R/library"]
     if os.environ.get("R_HOME"):
@@ -228,7 +229,7 @@ def r_libraries() -> list[str]:
     return list(dict.fromkeys(place for place in places if os.path.isdir(place)))
 
 
-class Packages:
+class Packages(Part):
     """What is installed, what changed, and how it is installed again.
 
     Parameters
@@ -246,6 +247,7 @@ class Packages:
     ) -> None:
         self._python = python
         self._path = path
+        self._here = os.getcwd()
         self._shelves: dict[str, Shelf] = {}
         self._r_places = r_libraries()
         self._r_looked = time.monotonic()
@@ -255,42 +257,40 @@ class Packages:
         self._first = self._read_first()
 
     def _read_first(self) -> Json:
-        try:
-            with open(self._file, encoding="utf-8") as file:
-                first = json.load(file)
+        # Where there is none yet, or it is damaged, what changed is counted from now.
+        with contextlib.suppress(OSError, ValueError), open(self._file, encoding="utf-8") as file:
+            first = json.load(file)
             if isinstance(first, dict) and isinstance(first.get("lock"), dict):
                 return first
-        except (OSError, ValueError):
-            pass  # there is none yet, or it is damaged: what changed is counted from now
         first = {"at": time.time(), "lock": self.lock()}
         part = f"{self._file}.{os.getpid()}"
-        try:
+        # With a full disk it is known for as long as this kernel lives.
+        with contextlib.suppress(OSError):
             with open(part, "w", encoding="utf-8") as file:
                 json.dump(first, file)
             os.replace(part, self._file)
-        except OSError:
-            return first  # a full disk: it is known for as long as this kernel lives
         return first
 
     def _look(self) -> None:
         """Read what has changed since the last look."""
         if time.monotonic() - self._r_looked > 5.0:
             self._r_places, self._r_looked = r_libraries(), time.monotonic()
-        wanted: list[tuple[str, type[Shelf]]] = []
         path = sys.path if self._path is None else self._path
-        wanted += [(os.path.abspath(place), PythonShelf) for place in path]
+        # The working directory is on the path, and changes with every file that a cell writes.
+        wanted: dict[str, type[Shelf]] = {p: PythonShelf for p in path if p != self._here}
+        wanted.pop("", None)
         if self._path is None:
-            wanted.append((os.path.join(sys.prefix, "conda-meta"), CondaShelf))
-        wanted += [(place, RShelf) for place in self._r_places]
+            wanted[os.path.join(sys.prefix, "conda-meta")] = CondaShelf
+        wanted.update(dict.fromkeys(self._r_places, RShelf))
         shelves = self._shelves
-        self._shelves = {p: shelves.get(p) or kind(p) for p, kind in dict(wanted).items()}
+        self._shelves = {p: shelves.get(p) or kind(p) for p, kind in wanted.items()}
         is_new = list(shelves) != list(self._shelves)
         for shelf in self._shelves.values():
             is_new = shelf.look() or is_new
         if not is_new and self._lock:
             return
         lock: Json = {"python": sys.version.split()[0]}
-        lock.update({key: {} for key in LOCK_KEYS[1:]})
+        lock.update(pip={}, direct={}, conda={}, r={})
         for shelf in self._shelves.values():
             kind = {PythonShelf: "pip", CondaShelf: "conda"}.get(type(shelf), "r")
             for name, version, direct in shelf.found:
@@ -325,6 +325,16 @@ class Packages:
                     found[prefix + name] = [before.get(name), after.get(name)]
         return found
 
+    def requests(self) -> dict[str, Request]:
+        """Return what answers ``packages`` and ``install``."""
+        return {"packages": lambda _: self.describe(), "install": self._install}
+
+    def _install(self, content: Json) -> Json:
+        lock = content.get("lock")
+        if not isinstance(lock, dict):
+            raise TypeError(f"{lock!r:.80} is no lock: send what the request `packages` returned")
+        return self.install(lock, float(content.get("timeout_seconds", INSTALL_SECONDS)))
+
     def describe(self) -> Json:
         """Return the lock, what changed, and since when (Unix)."""
         return dict(self.lock(), changed=self.changed(), since=self._first["at"])
@@ -339,6 +349,8 @@ class Packages:
             ``fate`` (``installed`` or ``failed``) and ``why``; ``present``: how many were there;
             ``log``: the end of what the tools said.
         """
+        direct = lock.get("direct")
+        direct = direct if isinstance(direct, dict) else {}
         work = Installation(self._python, time.monotonic() + timeout_seconds)
         present = 0
         # Conda comes first: what it installs, Python sees too, and pip need not bring again.
@@ -348,7 +360,7 @@ class Packages:
             asked = lock.get(kind)
             for name, version in sorted(asked.items() if isinstance(asked, dict) else ()):
                 if here[kind].get(name) == version and (
-                    kind != "pip" or here["direct"].get(name) == _given(lock, name)
+                    kind != "pip" or here["direct"].get(name) == direct.get(name)
                 ):
                     present += 1
                 elif SPECIFIER.match(f"{name}={version}"):
@@ -356,9 +368,8 @@ class Packages:
                 else:
                     work.tell(kind, str(name), str(version), "it is no name and version")
             if wanted:
-                getattr(work, kind)(wanted, {name: _given(lock, name) for name in wanted})
+                getattr(work, kind)(wanted, direct)
         importlib.invalidate_caches()
-        self._shelves.clear()
         here = self.lock()
         for told in work.told:
             # What counts is what is there now, not what a tool says.
@@ -369,12 +380,18 @@ class Packages:
                 told["why"] = ""
             elif not told["why"]:
                 told["why"] = f"{kind} left it as it was"
-        return {"packages": work.told, "present": present, "log": work.log()}
+        return {"packages": work.told, "present": present, "log": work.log}
 
 
-def _given(lock: Json, name: str) -> str | None:
-    direct = lock.get("direct")
-    return direct.get(name) if isinstance(direct, dict) else None
+@functools.lru_cache(maxsize=1)
+def open_packages(directory: str) -> Packages:
+    """Return the packages of this process, which every part shares."""
+    return Packages(directory)
+
+
+def open_part(context: Context) -> Part:
+    """Return the part that knows the packages."""
+    return open_packages(context.directory)
 
 
 class Installation:
@@ -391,12 +408,8 @@ class Installation:
     def __init__(self, python: str, deadline: float) -> None:
         self._python = python
         self._deadline = deadline
-        self._said: list[str] = []
+        self.log = ""
         self.told: list[Json] = []
-
-    def log(self) -> str:
-        """Return the end of what the tools said, without credentials."""
-        return "\n".join(self._said)[-LOG_BYTES:]
 
     def tell(self, tool: str, name: str, version: str, why: str) -> None:
         """Note a package that is not there."""
@@ -410,34 +423,38 @@ class Installation:
         with tempfile.TemporaryFile() as output:
             try:
                 process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
                 )
             except OSError as refused:
                 return f"{command[0]} cannot be started: {refused.strerror}"
-            try:
-                code = process.wait(left)
-            except subprocess.TimeoutExpired:
-                code = -1
-            finally:  # an interrupt ends the tool too
-                if process.poll() is None:
-                    process.kill()
-                    process.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                try:
+                    process.wait(left)
+                finally:  # an interrupt ends the tool too, and what it has started
+                    is_late = process.poll() is None
+                    if is_late:
+                        os.killpg(process.pid, signal.SIGKILL)
+                    code = process.wait()
             size = output.seek(0, os.SEEK_END)
             output.seek(max(0, size - LOG_BYTES))
             said = without_credentials(output.read().decode("utf-8", "replace")).strip()
-        self._said.append(said)
+        self.log = f"{self.log}\n{said}".strip()[-LOG_BYTES:]
         if code == 0:
             return ""
         lines = [line.strip() for line in said.splitlines() if line.strip()]
         errors = [line for line in lines if line.lower().startswith(("error", "could not"))]
         reason = (errors or lines or ["it said nothing"])[-1][:300]
-        return reason if code > 0 else f"it took too long: {reason}"
+        return f"it took too long: {reason}" if is_late else reason
 
-    def pip(self, wanted: dict[str, str], direct: dict[str, str | None]) -> None:
+    def pip(self, wanted: dict[str, str], direct: Json) -> None:
         """Install Python distributions: all at once, and where that fails one by one."""
         asked: dict[str, list[str]] = {}
         for name, version in wanted.items():
-            given = direct.get(name) or ""
+            given = str(direct.get(name) or "")
             place = re.sub(r"^-e |#.*", "", given)
             if place.startswith("file://") and not os.path.exists(place[len("file://") :]):
                 self.tell("pip", name, version, f"it was installed from {place}, which is not here")
@@ -445,27 +462,26 @@ class Installation:
                 asked[name] = ["-e", given[3:]]
             else:
                 asked[name] = [f"{name} @ {given}" if given else f"{name}=={version}"]
-        if not asked:
-            return
         # A lock has every version: nothing is to be resolved, and nothing else to be changed.
         options = ["--no-deps", "--disable-pip-version-check", "--no-input", "--progress-bar=off"]
         tool = [self._python, "-m", "pip", "install", *options]
         found = shutil.which("uv")
         if found and self._run([self._python, "-m", "pip", "--version"]):
             tool = [found, "pip", "install", "--python", self._python, "--no-deps"]
-        why = self._run([*tool, *(word for words in asked.values() for word in words)])
+        words = [word for each in asked.values() for word in each]
+        why = self._run([*tool, *words]) if words else ""
         for name, words in asked.items():
             one = self._run([*tool, *words]) if why and len(asked) > 1 else why
             self.tell("pip", name, wanted[name], one)
 
-    def conda(self, wanted: dict[str, str], _direct: dict[str, str | None]) -> None:
+    def conda(self, wanted: dict[str, str], _direct: Json) -> None:
         """Install conda's packages, by whichever of its tools is there."""
-        places = [os.path.join(sys.prefix, "bin"), os.environ.get("PATH", "")]
+        places = os.path.join(sys.prefix, "bin") + os.pathsep + os.environ.get("PATH", "")
         for name in ("mamba", "conda", "micromamba"):
             tool = os.environ.get("CONDA_EXE") if name == "conda" else None
-            tool = tool or shutil.which(name, path=os.pathsep.join(places))
-            if tool and os.path.isdir(os.path.join(sys.prefix, "conda-meta")):
-                specs = ["{}={}".format(*item) for item in wanted.items()]
+            tool = tool or shutil.which(name, path=places)
+            if tool and os.path.isdir(sys.prefix + "/conda-meta"):
+                specs = (f"{spec}={version}" for spec, version in wanted.items())
                 why = self._run([tool, "install", "--yes", "--prefix", sys.prefix, *specs])
                 break
         else:
@@ -473,14 +489,11 @@ class Installation:
         for name, version in wanted.items():
             self.tell("conda", name, version, why)
 
-    def r(self, wanted: dict[str, str], _direct: dict[str, str | None]) -> None:
+    def r(self, wanted: dict[str, str], _direct: Json) -> None:
         """Install R's packages one by one, from CRAN or its archive."""
         tool = shutil.which("Rscript")
         for name, version in wanted.items():
-            if name == "R":
-                why = "R itself has another version here" if tool else "there is no R here"
-            elif tool:
+            why = "R itself has another version here" if tool else "there is no R here"
+            if tool and name != "R":
                 why = self._run([tool, "-e", R_SCRIPT, name, version])
-            else:
-                why = "there is no R here"
             self.tell("r", name, version, why)

@@ -34,9 +34,11 @@ from .files_used import (
     open_files,
     state_of,
 )
+from .packages import Packages, open_packages
+from .requests import Part
 
 if TYPE_CHECKING:
-    from .packages import Packages
+    from .requests import Context, Request
 
 HASH_SECONDS = 0.05
 """A reply waits so long for hashes, or for `HASH_SHARE` of its cell's time."""
@@ -189,8 +191,11 @@ class Receipt:
         place = os.path.join(directory, "receipts")
         os.makedirs(place, mode=0o700, exist_ok=True)
         self._packages = packages
-        own = [directory, os.path.dirname(os.path.abspath(__file__))]
-        self.places = Places(workspace, tuple(own))
+        # In a sandbox this code is in an archive, in the private directory of the agent.
+        here = os.path.abspath(__file__)
+        while not os.path.exists(here):
+            here = os.path.dirname(here)
+        self.places = Places(workspace, (directory, os.path.dirname(here)))
         self._hashes = Hashes()
         self.file = os.path.join(place, "{}.jsonl".format(os.path.basename(notebook or "notebook")))
         self._chain = Chain(self.file)
@@ -425,6 +430,61 @@ class Receipt:
             if entry["sha256"] is None:
                 entry["modified"] = _utc(state[1] / 1e9)
         return waiting
+
+
+class ReceiptPart(Part):
+    """The receipt beside cells, while the setting ``receipts`` is on; the request ``receipt``.
+
+    Parameters
+    ----------
+    context
+        Directory, ids, settings.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._workspace = _workspace(context.directory)
+        self._receipt: Receipt | None = None
+
+    def _open(self) -> Receipt:
+        if self._receipt is None:
+            context = self._context
+            self._receipt = Receipt(
+                context.directory,
+                context.chat,
+                context.notebook,
+                open_packages(context.directory),
+                self._workspace,
+            )
+        return self._receipt
+
+    def requests(self) -> dict[str, Request]:
+        """Return what answers ``receipt``."""
+        return {"receipt": lambda _: self._open().summary()}
+
+    def before_cell(self, info: Json) -> None:
+        """Begin to look."""
+        if self._context.settings.get("receipts", True):
+            self._open().before_cell(info)
+
+    def after_cell(self, info: Json, reply: Json) -> Json:
+        """Write the record of a cell that was looked at."""
+        return self._receipt.after_cell(info, reply) if self._receipt else {}
+
+    def on_idle(self) -> float | None:
+        """Hash what is large, a slice at a time."""
+        return 0.0 if self._receipt and self._receipt.on_idle() else None
+
+
+def _workspace(directory: str) -> str:
+    """Return the directory that the state directory was made in (``.ivy/<notebook>``)."""
+    above = os.path.dirname(directory)
+    return os.path.dirname(above) if os.path.basename(above) == ".ivy" else os.getcwd()
+
+
+def open_part(context: Context) -> Part:
+    """Return the part that writes the receipt."""
+    return ReceiptPart(context)
 
 
 def _boot() -> str:
