@@ -131,7 +131,9 @@ def joined_outputs(cell: Mapping[str, Any]) -> list[Json]:
 
 
 def _why_unrepeatable(one: CodeCell) -> str:
-    incomplete = as_text(one.record.get("incomplete"))
+    reasons = as_text(one.record.get("incomplete")).split("; ")
+    # A file without a hash is a finding about that file, and no reason for another output.
+    incomplete = "; ".join(why for why in reasons if why and not why.startswith("no hash of "))
     if incomplete:
         return f"its inputs may be incomplete ({incomplete})"
     if _TIMING.search(source_of(one.cell)):

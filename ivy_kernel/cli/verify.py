@@ -61,16 +61,24 @@ EMPTY_SHA256 = hashlib.sha256().hexdigest()
 PACKAGES_SECONDS = 60.0
 
 _PACKAGES_PROGRAM = """\
-import base64, json, zlib
-_ivy_n = {{'__name__': 'ivy_packages'}}
+import base64, json, sys, types, zlib
+_ivy_m = [types.ModuleType('_ivy_p'), types.ModuleType('_ivy_p.requests')]
+_ivy_m[0].__path__, _ivy_m[1].Part = [], object
+sys.modules.update((one.__name__, one) for one in _ivy_m)
+_ivy_n = {{'__name__': '_ivy_p.packages', '__package__': '_ivy_p'}}
 exec(zlib.decompress(base64.b64decode('''{source}''')).decode(), _ivy_n)
 _ivy_l = json.dumps(_ivy_n['Packages']('/dev/null').lock())
 _ivy_l = base64.b64encode(zlib.compress(_ivy_l.encode())).decode()
 _ivy_l = [_ivy_l[i:i + 4000] for i in range(0, len(_ivy_l), 4000)]
 print('IVY-' 'LOCK-{nonce}:', *_ivy_l, ':', sep='\\n')
-del _ivy_n, _ivy_l
+for _ivy_m in _ivy_m:
+    del sys.modules[_ivy_m.__name__]
+del _ivy_m, _ivy_n, _ivy_l
 """
-"""Tells the packages as the receipt's own code does; the word in its answer is not in it."""
+"""Tells the packages as the receipt's own module does, without what it extends in its kernel.
+
+The word in the answer is not in the program.
+"""
 
 VERIFY_FLAGS = {
     **JSON_FLAG,
