@@ -251,10 +251,10 @@ def _apart(one: str, other: str) -> float:
     if not set(f"{one}{other}") & set(".eE"):
         return math.inf
     left, right = float(one), float(other)
-    if left == right:
-        return 0.0
     size = max(abs(left), abs(right))
-    return abs(left - right) / size if math.isfinite(size) else math.inf
+    if not math.isfinite(size):
+        return math.inf
+    return abs(left - right) / size if left != right else 0.0
 
 
 def _first_difference(was: str, now: str) -> str:

@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 from executed_notebook import KEY, executed
+from sandbox_server import RunningSandbox
+from test_cli_run import write_notebook
 
 from ivy_kernel.cli import crate as crates
 from ivy_kernel.cli.comparison import TOLERANCE, OutputVerdict, compare_cell, compare_text
-from ivy_kernel.cli.verify import exit_code, kept_key
+from ivy_kernel.cli.verify import VerifyApp, exit_code, kept_key
 from ivy_kernel.errors import UsageError
 from ivy_kernel.session.notebook_record import records_directory
 from ivy_kernel.session.receipt_check import Finding
@@ -337,3 +339,136 @@ def test_a_key_is_found_by_the_notebooks_id_alone(
     assert kept_key("ffffffffffffffffffff") is None
     file.write_text("[]")
     assert kept_key("0123456789abcdef0123") is None
+
+
+SOURCES = (
+    "rows = open('in.csv').read()\nprint(rows)",
+    "x = 22 / 7\nx",
+    "object()",
+    "n = open('out.txt', 'w').write(rows)",
+)
+
+
+@pytest.fixture
+def agent(ivy: Any) -> Any:
+    """The command line, on the agent route, where receipts are made."""
+    ivy.variables["IVY_ROUTE"] = "agent"
+    return ivy
+
+
+def executed_by_run(ivy: Any, server: RunningSandbox, chat: str) -> Path:
+    """A notebook that reads and writes a file, as ``jupyter ivy run`` leaves it."""
+    server.ready(chat)
+    (server.root / chat / "in.csv").write_text("1,2\n3,4\n")
+    write_notebook(ivy.home.work / "a.ipynb", *SOURCES)
+    answer = ivy("run", "a.ipynb", "--no-progress")
+    assert answer.returncode == 0, answer
+    return ivy.home.work / "a.executed.ipynb"
+
+
+def test_a_run_is_sealed_and_holds_when_it_is_verified(
+    agent, server: RunningSandbox, chat: str
+) -> None:
+    """0; each output with its verdict; the notebook stays as it is; the crate is written."""
+    path = executed_by_run(agent, server, chat)
+    before = path.read_bytes()
+    answer = agent("verify", path.name, "--json", "--crate", "crate")
+    told = json.loads(answer.stdout)
+    assert (answer.returncode, told["result"], told["record"]) == (0, "as recorded", []), answer
+    assert [(one["cell"], one["verdict"]) for one in told["outputs"]] == [
+        (1, "exact"),
+        (2, "exact"),
+        (3, "within tolerance"),
+    ]
+    assert path.read_bytes() == before
+    graph = json.loads((agent.home.work / "crate/ro-crate-metadata.json").read_text())["@graph"]
+    (action,) = [one for one in graph if one["@type"] == "CreateAction"]
+    names = {one["@id"]: one.get("name") for one in graph}
+    assert [names[one["@id"]] for one in action["object"]] == ["in.csv"]
+    assert [names[one["@id"]] for one in action["result"]] == [path.name, "out.txt"]
+    (key,) = {json.loads(file.read_text()).get("key") for file in kept_records(agent, path)}
+    assert key
+    assert key not in before.decode() + answer.stdout + answer.stderr
+
+
+def kept_records(ivy: Any, path: Path) -> list[Path]:
+    """The file of this machine that has the notebook's key."""
+    owner = json.loads(path.read_text())["metadata"]["ivy"]["receipt"]["notebook"]
+    return list((ivy.home.data / "ivy/notebooks").glob(f"{owner}.json"))
+
+
+def test_what_was_tampered_with_is_named_with_1(agent, server: RunningSandbox, chat: str) -> None:
+    """A byte of an input, a line of the sandbox's record, an output; with no cell run."""
+    path = executed_by_run(agent, server, chat)
+    assert agent("verify", path.name, "--no-rerun").returncode == 0
+    (server.root / chat / "in.csv").write_text("1,2\n3,5\n")
+    (lines,) = (server.root / chat / ".ivy").glob("*/receipts/*.jsonl")
+    lines.write_text(lines.read_text().replace('"number":2', '"number":7'))
+    content = json.loads(path.read_text())
+    content["cells"][1]["outputs"][0]["data"]["text/plain"] = "3.2"
+    path.write_text(json.dumps(content))
+    answer = agent("verify", path.name, "--no-rerun", "--json")
+    assert answer.returncode == 1, answer
+    found = {(one["subject"], one["cell"], one["name"]) for one in told_changes(answer.stdout)}
+    assert {("file", 1, "in.csv"), ("outputs", 2, ""), ("record", 2, "")} <= found
+    assert {cell for subject, cell, _ in found if subject == "outputs"} == {2}
+    # Without its sandbox the notebook alone is checked, and none is started for it.
+    answer = agent("terminate", "--yes")
+    assert answer.returncode == 0, answer
+    creations = server.counters()["requests"]
+    answer = agent("verify", path.name, "--no-rerun")
+    assert answer.returncode == 1, answer
+    assert "is not active" in answer.stdout
+    assert {name for name in server.counters()["requests"] if "create" in name} == {
+        name for name in creations if "create" in name
+    }
+
+
+def told_changes(text: str) -> list[dict[str, Any]]:
+    """The findings that say that something differs."""
+    return [one for one in json.loads(text)["record"] if one["kind"] == "changed"]
+
+
+def test_another_result_is_different_with_1(agent, server: RunningSandbox, chat: str) -> None:
+    """The first difference is told; cells behind one that fails now cannot be checked."""
+    sources = (
+        "import os\nprint('run', len(os.listdir('.')) > 1)",
+        "open('once', 'x').close()\nprint('made')",
+        "print('after')",
+    )
+    write_notebook(agent.home.work / "a.ipynb", *sources)
+    assert agent("run", "a.ipynb", "--no-progress").returncode == 0
+    answer = agent("verify", "a.executed.ipynb")
+    assert answer.returncode == 1, answer
+    rows = [
+        line.split(None, 2) for line in answer.stdout.splitlines() if line[:5].strip().isdigit()
+    ]
+    assert [row[0] for row in rows] == ["1", "2", "3"]
+    assert rows[0][2].startswith("different")
+    assert "'run True'" in rows[0][2]
+    assert "FileExistsError" in rows[1][2]
+    assert rows[2][2].startswith("cannot be checked")
+    assert "cell 2 failed" in rows[2][2]
+
+
+def test_wrong_use_is_exit_code_2_and_runs_nothing(ivy) -> None:
+    """No notebook, a tolerance that is none, a cell that would run on this machine."""
+    write_notebook(ivy.home.work / "a.ipynb", "%%local\n1")
+    for arguments, told in (
+        ((), "Give one notebook"),
+        (("a.ipynb", "--tolerance", "-1"), "tolerance"),
+        (("a.ipynb",), "--allow-local"),
+    ):
+        answer = ivy("verify", *arguments)
+        assert answer.returncode == 2, answer
+        assert told in answer.stderr, answer
+
+
+def test_what_a_record_says_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:
+    """Names and outputs come from outside; each is one line of plain characters."""
+    finding = Finding("changed", "file", "The input \x1b[31mx\r\ny is gone.", name="\x1b")
+    verdict = OutputVerdict(1, "c", 1, "\x1b]0;title\x07", "different", "a\nb\x08")
+    VerifyApp()._print(Path("a.ipynb"), [finding], [verdict])
+    printed = capsys.readouterr().out
+    assert not set(printed) & set("\x1b\x07\x08\r")
+    assert len(printed.splitlines()) == 6
