@@ -281,6 +281,10 @@ def packaged_directory(name: str) -> Path:
 _COMMANDS = {
     "demo": ("ivy_kernel.cli.run.DemoApp", "Run the quickstart notebook in the local sandbox."),
     "run": ("ivy_kernel.cli.run.RunApp", "Run a notebook, every cell in the sandbox."),
+    "verify": (
+        "ivy_kernel.cli.verify.VerifyApp",
+        "Check an executed notebook: its receipt, and its outputs by running it again.",
+    ),
     "login": ("ivy_kernel.cli.setup.LoginApp", "Save key, chat and campaign, after a check."),
     "logout": ("ivy_kernel.cli.setup.LogoutApp", "Remove the keys from the config file."),
     "install": (
