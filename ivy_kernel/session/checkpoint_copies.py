@@ -265,7 +265,7 @@ def names_of(body: Json, objects: Iterable[str]) -> tuple[str, ...]:
         texts = set(_texts(group))
         if texts & wanted:
             names = group["names"]
-            found.update(str(name) for name in names)
+            found.update(name for name in map(str, names) if name.isidentifier())
     return tuple(sorted(found))
 
 

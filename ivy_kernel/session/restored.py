@@ -18,6 +18,9 @@ RESTORE_TYPE = "application/vnd.ivy.restore+json"
 
 NAMED_AT_MOST = 8
 
+_OUTPUT = re.compile(r"_+|_i+|_i?\d+|_[io]h|_dh|_ih")
+"""Names that IPython gives to inputs and results; they come back, and are not told."""
+
 
 @dataclass(slots=True)
 class Restored:
@@ -62,7 +65,7 @@ class Restored:
         for name in changed:
             about = missing.setdefault(name, {"cell": 0})
             about["why"] = "its copy on this machine was changed, and was not used"
-        names = [str(name) for name in result.get("restored") or ()]
+        names = [n for n in map(str, result.get("restored") or ()) if not _OUTPUT.fullmatch(n)]
         return Restored(int(result.get("number") or 0), names, missing, place, lacking)
 
     def to_rerun(self, ended: Sequence[int]) -> list[int]:
