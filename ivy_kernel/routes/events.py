@@ -64,6 +64,8 @@ class KeptCell:
         Where in the log it is; ``end`` is ``None`` while it runs.
     fate
         ``ok``, ``error``, ``aborted``, ``lost`` or ``unknown``; empty while it runs.
+    at
+        When it was submitted: Unix time, by the sandbox's clock.
     """
 
     run: str
@@ -74,21 +76,14 @@ class KeptCell:
     start: int
     end: int | None
     fate: str
+    at: float = 0.0
 
 
 class KeptOutputs(Protocol):
-    """What an agent has said before, to be read beside what it says now. The poller is one.
+    """What an agent has said before, to be read beside what it says now. The poller is one."""
 
-    Attributes
-    ----------
-    live_from
-        The log's offset from which on its messages come by themselves.
-    """
-
-    live_from: int
-
-    async def kept_cells(self) -> list[KeptCell]:
-        """Return the newest cells, in the order in which they were submitted.
+    async def kept_cells(self) -> tuple[list[KeptCell], int]:
+        """Return the newest cells, in the order of their submission, and where the log ends.
 
         Raises
         ------

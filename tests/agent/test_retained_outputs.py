@@ -66,7 +66,7 @@ async def test_what_was_acknowledged_can_be_read_again(place: Path) -> None:
         async with route_over(runner, place, session_key="same") as later:
             await later.route.open()
             kept = kept_of(later)
-            cells = await kept.kept_cells()
+            cells, _ = await kept.kept_cells()
             assert [cell.number for cell in cells] == [1, 2, 3, 4]
             assert [cell.fate for cell in cells] == ["ok", "ok", "ok", "error"]
             for cell in cells[:3]:

@@ -177,7 +177,9 @@ def _to_kept_cell(row: Json) -> KeptCell | None:
     is_sound = is_sound and max(map(len, (run, cell_id, code, log, fate))) <= LONGEST_ID_CHARS
     if not is_sound or start is None or (end is None and row.get("end") is not None):
         return None
-    return KeptCell(run, cell_id, number or 0, code, log, start, end, fate)
+    at = row.get("at")
+    seconds = float(at) if isinstance(at, int | float) and 0 <= at < LARGEST_NUMBER else 0.0
+    return KeptCell(run, cell_id, number or 0, code, log, start, end, fate, seconds)
 
 
 def is_execute_reply(message: Message) -> bool:

@@ -125,7 +125,6 @@ class Poller:
         base: int = calls.agent.header.get("base", 0)
         start = min(start, calls.agent.header.get("end", 0))
         self.inbox = Inbox(max(base, start), held_limit_bytes=held_limit_bytes)
-        self.live_from = self.inbox.offset
         self.scheduler = scheduler
         self.size_limit = ResponseSizeLimit()
         self.calls = calls
@@ -170,9 +169,10 @@ class Poller:
         self._schedule_polls()
         return result
 
-    async def kept_cells(self) -> list[KeptCell]:
+    async def kept_cells(self) -> tuple[list[KeptCell], int]:
         """See `KeptOutputs.kept_cells`."""
-        return to_kept_cells((await self._asked({"cells": True})).header.get("cells"))
+        header = (await self._asked({"cells": True})).header
+        return to_kept_cells(header.get("cells")), header.get("end", 0)
 
     async def read_kept(self, offset: int) -> tuple[int, bytes]:
         """See `KeptOutputs.read_kept`."""
