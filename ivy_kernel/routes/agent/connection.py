@@ -229,6 +229,10 @@ class AgentStarter:
             raise error
 
 
+RESTART_SECONDS = 60.0
+READY_POLL_SECONDS = 0.02
+
+
 # The connection ----------------------------------------------------------------------------------
 HELD_LIMIT_FACTOR = 4
 """The inbox may hold this many times the agent's own log limit: beyond that limit the agent drops
@@ -313,6 +317,21 @@ class AgentConnection:
         pending.end(RequestEndedError("interrupted", SandboxError("Interrupted before it ran.")))
         self._table.remove(pending)
         return True
+
+    async def restart_kernel(self) -> None:
+        """Replace the kernel; see `AgentRoute.restart_kernel`."""
+        poller = await self.opened()
+        self._namespace.forget()  # the user has asked for it, so expects no variables
+        restart_id = secrets.token_hex(8)
+        self._table.expect_restart(restart_id)
+        poller.submit({"do": "restart", "id": restart_id})
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + RESTART_SECONDS
+        while self._table.is_restarting:
+            if self.poller is not poller or loop.time() > deadline:
+                self._table.expect_restart("")
+                raise NoAnswerError("The sandbox's kernel did not come up after the restart.")
+            await asyncio.sleep(READY_POLL_SECONDS)
 
     # -- a loss, reported once
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from ivy_kernel.errors import AnswerError
-from ivy_kernel.models import Channel, Fate, Gpu, Json, Message, Meter, Resources
+from ivy_kernel.errors import AnswerError, WorkError
+from ivy_kernel.models import Channel, Fate, Gpu, Json, Message, Meter, Resources, visible
 from ivy_kernel.routes.agent.programs import BEGIN, END
 from ivy_kernel.routes.events import KeptCell
 
@@ -458,3 +458,17 @@ def _to_gpu(row: object) -> Gpu | None:
     if memory is None:
         return None
     return Gpu(name or "GPU", row[1] if _is_amount(row[1]) else None, memory)
+
+
+def work_answer(answer: Json) -> Json:
+    """Return the content of an ``ivy_work_reply``.
+
+    Raises
+    ------
+    WorkError
+        When it says that the work was refused, or failed.
+    """
+    if answer.get("status") != "ok":
+        why = visible(f"{answer.get('ename')}: {answer.get('evalue')}")
+        raise WorkError(f"The sandbox's kernel refused ({why}).")
+    return answer
