@@ -175,6 +175,7 @@ class AgentStarter:
                 "kernel": self._options.kernel,
                 "idle_lifetime_seconds": self._options.idle_lifetime_seconds,
                 "log_limit_bytes": self._options.log_limit_bytes,
+                "notebook": self._options.notebook,
             },
             environment=dict(self._options.environment),
         )
@@ -430,7 +431,8 @@ class AgentConnection:
         )
         self.poller = poller
         running = tuple(str(i) for i in agent.header.get("under_way") or ())
-        self._table.listener.on_event(AgentOpened(agent.is_found, running, ending_call(agent)))
+        opened = AgentOpened(agent.is_found, running, ending_call(agent), kept=poller)
+        self._table.listener.on_event(opened)
         if agent.is_found:
             poller.poll_for_background()
         return poller
