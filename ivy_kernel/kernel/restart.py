@@ -106,14 +106,11 @@ def keep_for_next_server(kernel_ids: Iterable[str]) -> None:
 
 
 def is_kept_for_next_server(connection_file: str) -> bool:
-    """Whether the shutdown that is asked for is the end of the server; told once."""
-    path = _keep_path(kernel_id_of(connection_file))
+    """Whether a shutdown, or the interrupt before it, that is asked for now is the server's end."""
     try:
-        at = float(private_file.read_json(path)["at"])
+        at = float(private_file.read_json(_keep_path(kernel_id_of(connection_file)))["at"])
     except (OSError, ValueError, KeyError, TypeError):
         return False
-    with suppress(OSError):
-        path.unlink()
     # Only for notebooks: nothing else finds its agent again.
     return abs(time.time() - at) < KEPT_SECONDS and bool(os.environ.get("JPY_SESSION_NAME"))
 
