@@ -10,6 +10,7 @@ import fcntl
 import json
 import uuid
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -163,6 +164,7 @@ def open_session(
     namespace: Namespace | None = None,
     is_behind: Callable[[], bool] = bool,
     record: NotebookRecord | None = None,
+    notebook: str = "",
 ) -> Session:
     """Return a session on the sandbox that the settings name. Sends no request yet.
 
@@ -174,6 +176,8 @@ def open_session(
         As in `Session`.
     record
         Of the notebook whose variables are kept beyond their sandbox; ``None`` for nothing of that.
+    notebook
+        As in `AgentOptions`.
 
     Raises
     ------
@@ -189,6 +193,7 @@ def open_session(
             restore=settings.restore,
             copy_limit_bytes=settings.checkpoint_copy_bytes,
         )
+    agent_options = LOCAL_AGENT if lifecycle.local else CLOUD_AGENT
     return Session(
         lifecycle,
         route=settings.route,
@@ -201,7 +206,7 @@ def open_session(
         on_background=on_background,
         on_event=on_event,
         is_behind=is_behind,
-        agent_options=LOCAL_AGENT if lifecycle.local else CLOUD_AGENT,
+        agent_options=replace(agent_options, notebook=notebook),
         namespace=namespace,
         recovery=recovery,
     )
