@@ -21,8 +21,9 @@ from ivy_kernel.errors import (
     RouteError,
     SandboxError,
     SandboxLostError,
+    WorkError,
 )
-from ivy_kernel.models import Json
+from ivy_kernel.models import Json, visible
 from ivy_kernel.routes.agent.calls import (
     AgentCalls,
     Counters,
@@ -229,9 +230,27 @@ class AgentStarter:
 
 
 # The connection ----------------------------------------------------------------------------------
+RUN_SECONDS = 120.0
+"""For the agent to answer about a run; the request may hold a whole notebook."""
+
 HELD_LIMIT_FACTOR = 4
 """The inbox may hold this many times the agent's own log limit: beyond that limit the agent drops
 output, but it keeps every reply."""
+
+
+def run_record(response: AgentResponse) -> Json:
+    """Return the record of a run that a response holds.
+
+    Raises
+    ------
+    WorkError
+        The agent refuses; says why.
+    """
+    record = response.header.get("run")
+    if not isinstance(record, dict) or "id" not in record:
+        why = record.get("error") if isinstance(record, dict) else "it answers no run"
+        raise WorkError(f"The agent in the sandbox refuses the run: {visible(why)}.")
+    return record
 
 
 def holder_of(nonce: str, generation: int) -> str:
@@ -301,6 +320,22 @@ class AgentConnection:
         if self.poller is None:
             raise NoAnswerError("The sandbox's kernel is not connected; the next cell connects it.")
         return self.poller
+
+    async def ask_about_run(self, request: Json) -> Json:
+        """Make a request about a run of the agent's own queue; return the run's record.
+
+        Raises
+        ------
+        NoAnswerError
+            No agent is known, or it did not answer in time.
+        WorkError
+            It refuses; says why.
+        """
+        calls = (await self.opened()).calls
+        response = await calls.ask({"run": request}, deadline_seconds=RUN_SECONDS)
+        if response is None:
+            raise NoAnswerError("The agent in the sandbox did not answer about the run.")
+        return run_record(response)
 
     def withdraw(self, pending: PendingRequest) -> bool:
         """Take back a request; return False unless it has provably not reached the agent."""

@@ -14,12 +14,7 @@ from typing import Literal, NoReturn
 
 from ivy_kernel.errors import AnswerError, NoAnswerError, SandboxError, SandboxLostError, WorkError
 from ivy_kernel.models import Cell, Channel, Json, Message, Namespace, Outcome, Sink, visible
-from ivy_kernel.routes.agent.calls import (
-    OutgoingMessage,
-    ToolCall,
-    execute_request,
-    header_of,
-)
+from ivy_kernel.routes.agent.calls import OutgoingMessage, ToolCall, execute_request, header_of
 from ivy_kernel.routes.agent.connection import AgentConnection, holder_of
 from ivy_kernel.routes.agent.failures import EndOfSandbox
 from ivy_kernel.routes.agent.frames import fate_of
@@ -353,6 +348,10 @@ class AgentRoute:
             why = visible(f"{answer.get('ename')}: {answer.get('evalue')}")
             raise WorkError(f"The sandbox's kernel refused ({why}).")
         return answer
+
+    async def queue(self, request: Json) -> Json:
+        """Ask the agent about a run of its own; see `LiveKernel.queue`."""
+        return await self._connection.ask_about_run(request)
 
     async def control(self, header: Json, content: Json) -> Json:
         """Make a request on the control channel, such as ``debug_request``; the reply's content."""
