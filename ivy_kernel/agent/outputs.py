@@ -167,6 +167,11 @@ class NotebookFile:
         The notebook (JSON of format 4).
     path
         Its file.
+
+    Attributes
+    ----------
+    writes
+        How often the file was written.
     """
 
     def __init__(self, notebook: dict[str, Any], path: Path) -> None:
@@ -174,6 +179,7 @@ class NotebookFile:
         self._path = path
         self._texts: list[bytes | None] = [None] * len(notebook["cells"])
         self._outputs: dict[int, CellOutputs] = {}
+        self.writes = 0
         self._at = 0
         self._bytes_left = OUTPUT_LIMIT_BYTES
         self._widgets: dict[str, dict[str, Any]] = {}
@@ -261,6 +267,7 @@ class NotebookFile:
         cells = b",\n".join(text for text in self._texts if text is not None)
         data = b'{"cells": [\n%s\n], %s\n' % (cells, json.dumps(rest, default=str).encode()[1:])
         replace_file(self._path, data)
+        self.writes += 1
 
     def _widget_state(self) -> dict[str, Any]:
         states: dict[str, Any] = {}

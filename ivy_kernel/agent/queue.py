@@ -89,6 +89,7 @@ class QueuedRun:
             "error": "",
             "agent": agent,
             "about": request.get("about") or {},
+            "queue": request["cells"],
         }
 
     @property
@@ -238,7 +239,8 @@ class CellQueue:
                 self._cancels += 1
                 self._cancel_at = self._cancel_at or now + CANCEL_SECONDS
                 self._interrupt(self.current, f"{self.current}-{self._cancels}")
-            return self._run.record if self._run is not None else {}
+            run = self._run
+            return dict(run.record, writes=run.notebook.writes) if run is not None else {}
         except (QueueError, OSError, LookupError, TypeError, ValueError) as error:
             return {"error": str(error) or repr(error)}
 
