@@ -29,8 +29,12 @@ from ivy_kernel.errors import (
 )
 from ivy_kernel.models import Json, visible
 from ivy_kernel.routes.agent.calls import Counters, ToolCaller
-from ivy_kernel.routes.agent.connection import run_record
-from ivy_kernel.routes.agent.frames import AgentUnresponsiveError, NoAgentError, TruncatedError
+from ivy_kernel.routes.agent.frames import (
+    AgentUnresponsiveError,
+    NoAgentError,
+    TruncatedError,
+    run_record,
+)
 from ivy_kernel.routes.tools import NOTEBOOK_TOOL, PYTHON_TOOL, SandboxTools
 from ivy_kernel.session.files import SandboxFiles
 from ivy_kernel.session.session import Session

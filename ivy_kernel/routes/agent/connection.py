@@ -21,9 +21,8 @@ from ivy_kernel.errors import (
     RouteError,
     SandboxError,
     SandboxLostError,
-    WorkError,
 )
-from ivy_kernel.models import Json, visible
+from ivy_kernel.models import Json
 from ivy_kernel.routes.agent.calls import (
     AgentCalls,
     Counters,
@@ -42,6 +41,7 @@ from ivy_kernel.routes.agent.frames import (
     NoAgentError,
     TruncatedError,
     read_response,
+    run_record,
 )
 from ivy_kernel.routes.agent.pacing import AgentOptions, PollScheduler
 from ivy_kernel.routes.agent.poller import Poller
@@ -176,6 +176,7 @@ class AgentStarter:
                 "kernel": self._options.kernel,
                 "idle_lifetime_seconds": self._options.idle_lifetime_seconds,
                 "log_limit_bytes": self._options.log_limit_bytes,
+                "notebook": self._options.notebook,
             },
             environment=dict(self._options.environment),
         )
@@ -229,28 +230,16 @@ class AgentStarter:
             raise error
 
 
+RESTART_SECONDS = 60.0
+READY_POLL_SECONDS = 0.02
+
+
 # The connection ----------------------------------------------------------------------------------
-RUN_SECONDS = 120.0
-"""For the agent to answer about a run; the request may hold a whole notebook."""
+RUN_SECONDS = 120.0  # the request may hold a whole notebook
 
 HELD_LIMIT_FACTOR = 4
 """The inbox may hold this many times the agent's own log limit: beyond that limit the agent drops
 output, but it keeps every reply."""
-
-
-def run_record(response: AgentResponse) -> Json:
-    """Return the record of a run that a response holds.
-
-    Raises
-    ------
-    WorkError
-        The agent refuses; says why.
-    """
-    record = response.header.get("run")
-    if not isinstance(record, dict) or "id" not in record:
-        why = record.get("error") if isinstance(record, dict) else "it answers no run"
-        raise WorkError(f"The agent in the sandbox refuses the run: {visible(why)}.")
-    return record
 
 
 def holder_of(nonce: str, generation: int) -> str:
@@ -322,20 +311,9 @@ class AgentConnection:
         return self.poller
 
     async def ask_about_run(self, request: Json) -> Json:
-        """Make a request about a run of the agent's own queue; return the run's record.
-
-        Raises
-        ------
-        NoAnswerError
-            No agent is known, or it did not answer in time.
-        WorkError
-            It refuses; says why.
-        """
+        """Make a request about a run of the agent's own queue; see `LiveKernel.queue`."""
         calls = (await self.opened()).calls
-        response = await calls.ask({"run": request}, deadline_seconds=RUN_SECONDS)
-        if response is None:
-            raise NoAnswerError("The agent in the sandbox did not answer about the run.")
-        return run_record(response)
+        return run_record(await calls.ask({"run": request}, deadline_seconds=RUN_SECONDS))
 
     def withdraw(self, pending: PendingRequest) -> bool:
         """Take back a request; return False unless it has provably not reached the agent."""
@@ -347,6 +325,21 @@ class AgentConnection:
         pending.end(RequestEndedError("interrupted", SandboxError("Interrupted before it ran.")))
         self._table.remove(pending)
         return True
+
+    async def restart_kernel(self) -> None:
+        """Replace the kernel; see `AgentRoute.restart_kernel`."""
+        poller = await self.opened()
+        self._namespace.forget()  # the user has asked for it, so expects no variables
+        restart_id = secrets.token_hex(8)
+        self._table.expect_restart(restart_id)
+        poller.submit({"do": "restart", "id": restart_id})
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + RESTART_SECONDS
+        while self._table.is_restarting:
+            if self.poller is not poller or loop.time() > deadline:
+                self._table.expect_restart("")
+                raise NoAnswerError("The sandbox's kernel did not come up after the restart.")
+            await asyncio.sleep(READY_POLL_SECONDS)
 
     # -- a loss, reported once
 
@@ -446,7 +439,8 @@ class AgentConnection:
         )
         self.poller = poller
         running = tuple(str(i) for i in agent.header.get("under_way") or ())
-        self._table.listener.on_event(AgentOpened(agent.is_found, running, ending_call(agent)))
+        opened = AgentOpened(agent.is_found, running, ending_call(agent), kept=poller)
+        self._table.listener.on_event(opened)
         if agent.is_found:
             poller.poll_for_background()
         return poller

@@ -12,15 +12,20 @@ import contextlib
 import secrets
 from typing import Literal, NoReturn
 
-from ivy_kernel.errors import AnswerError, NoAnswerError, SandboxError, SandboxLostError, WorkError
-from ivy_kernel.models import Cell, Channel, Json, Message, Namespace, Outcome, Sink, visible
+from ivy_kernel.errors import AnswerError, NoAnswerError, SandboxError, SandboxLostError
+from ivy_kernel.models import Cell, Channel, Json, Message, Namespace, Outcome, Sink
 from ivy_kernel.routes.agent.calls import OutgoingMessage, ToolCall, execute_request, header_of
 from ivy_kernel.routes.agent.connection import AgentConnection, holder_of
 from ivy_kernel.routes.agent.failures import EndOfSandbox
-from ivy_kernel.routes.agent.frames import fate_of
+from ivy_kernel.routes.agent.frames import fate_of, work_answer
 from ivy_kernel.routes.agent.pacing import AgentOptions
-from ivy_kernel.routes.agent.requests import PendingRequest, RequestEndedError, RequestTable
-from ivy_kernel.routes.base import LiveKernel, RouteListener, RouteName
+from ivy_kernel.routes.agent.requests import (
+    Configuring,
+    PendingRequest,
+    RequestEndedError,
+    RequestTable,
+)
+from ivy_kernel.routes.base import LiveKernel, RouteListener, RouteName, WorkOwner
 from ivy_kernel.routes.events import (
     ENDED_UNDER_CELL,
     ERROR_NAMES,
@@ -40,8 +45,6 @@ from ivy_kernel.routes.events import (
 
 Interrupted = Literal["sent", "armed", "finished", "unreachable"]
 
-RESTART_SECONDS = 60.0
-READY_POLL_SECONDS = 0.02
 SHUTDOWN_SECONDS = 4.0
 COMM_SECONDS = 60.0
 QUESTION_SECONDS = 30.0  # callers have their own, shorter limits
@@ -75,6 +78,8 @@ class AgentRoute:
     namespace
         The notebook's variables in this sandbox, whichever route and session come before and after;
         ``None`` for one of its own.
+    work
+        Says what the kernel is to do beside cells; ``None`` for nothing.
     """
 
     name: RouteName = "agent"
@@ -90,11 +95,13 @@ class AgentRoute:
         listener: RouteListener,
         options: AgentOptions | None = None,
         namespace: Namespace | None = None,
+        work: WorkOwner | None = None,
     ) -> None:
         self.holder = ""
         self._listener = listener
         self._namespace = namespace or Namespace()
         self._table = RequestTable(self, self._namespace)
+        self._configuring = Configuring(self._table, work)
         options = options or AgentOptions()
         self._connection = AgentConnection(call, session_key, options, self._table)
         self._was_found = False
@@ -140,18 +147,7 @@ class AgentRoute:
 
     async def restart_kernel(self) -> None:
         """Replace the kernel by a new one with an empty namespace, whatever runs in the old one."""
-        poller = await self._connection.opened()
-        self._namespace.forget()  # the user has asked for it, so expects no variables
-        restart_id = secrets.token_hex(8)
-        self._table.expect_restart(restart_id)
-        poller.submit({"do": "restart", "id": restart_id})
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + RESTART_SECONDS
-        while self._table.is_restarting:
-            if self._connection.poller is not poller or loop.time() > deadline:
-                self._table.expect_restart("")
-                raise NoAnswerError("The sandbox's kernel did not come up after the restart.")
-            await asyncio.sleep(READY_POLL_SECONDS)
+        await self._connection.restart_kernel()
 
     async def close(self, *, keep: bool) -> None:
         """End the agent and its kernel, or leave them to a later process with the same key."""
@@ -195,6 +191,7 @@ class AgentRoute:
             self._connection.raise_loss()
             self._table.used_generation = self._table.generation
             self.holder = holder_of(poller.calls.agent.nonce, self._table.generation)
+            self._configuring.add_to(poller.calls.outbox, self.holder)
             pending.submission = poller.submit(request.body(self._table.generation))
             reply = await pending.wait()
         except RequestEndedError as error:
@@ -212,6 +209,7 @@ class AgentRoute:
             # sandbox is not for this cell any more.
             self._cell_id = ""
             self._table.remove(pending)
+            self._configuring.look(is_last=pending.is_answered)
         if ended.has_not_run and ended.fate != "interrupted":
             self._raise_not_run(ended.cause)
         return await self._end_without_reply(ended, sink)
@@ -343,11 +341,15 @@ class AgentRoute:
     async def work(self, content: Json, *, timeout_seconds: float = WORK_SECONDS) -> Json:
         """Have the kernel's process do something beside cells; see `LiveKernel.work`."""
         reply = await self.request("ivy_work_request", content, timeout_seconds=timeout_seconds)
-        answer = reply.content
-        if answer.get("status") != "ok":
-            why = visible(f"{answer.get('ename')}: {answer.get('evalue')}")
-            raise WorkError(f"The sandbox's kernel refused ({why}).")
-        return answer
+        return work_answer(reply.content)
+
+    async def configure(self) -> None:
+        """Tell the kernel what its `WorkOwner` wants, without a cell; see `LiveKernel`."""
+        poller = await self._connection.opened()
+        self.holder = holder_of(poller.calls.agent.nonce, self._table.generation)
+        self._configuring.add_to(poller.calls.outbox, self.holder)
+        poller.submit({"do": "nothing"})  # so that it goes out
+        await self._configuring.finish(WORK_SECONDS)
 
     async def queue(self, request: Json) -> Json:
         """Ask the agent about a run of its own; see `LiveKernel.queue`."""
