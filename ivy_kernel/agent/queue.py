@@ -225,14 +225,14 @@ class CellQueue:
 
     # -- requests
 
-    def answer(self, request: dict[str, Any], now: float) -> dict[str, Any]:
+    def answer(self, request: dict[str, Any], generation: int, now: float) -> dict[str, Any]:
         """Do what a request's ``run`` asks: ``queue``, ``cancel`` or ``look``; return the record.
 
         Repeated, it does nothing again.
         """
         try:
             if "queue" in request:
-                self._begin(request["queue"])
+                self._begin(request["queue"], int(request.get("g", generation)) == generation)
             elif self._run is None or self._run.id != request.get("cancel", request.get("look")):
                 return {"error": "this agent has no such run"}
             elif "cancel" in request and self.is_running:
@@ -244,9 +244,11 @@ class CellQueue:
         except (QueueError, OSError, LookupError, TypeError, ValueError) as error:
             return {"error": str(error) or repr(error)}
 
-    def _begin(self, request: dict[str, Any]) -> None:
+    def _begin(self, request: dict[str, Any], is_for_this_kernel: bool) -> None:
         if self._run is not None and self._run.id == request.get("id"):
             return
+        if not is_for_this_kernel:
+            raise QueueError("its kernel was replaced, and the variables with it")
         if self._run is not None and self.is_running:
             raise QueueError(f"the run {self._run.id} is under way here")
         run = QueuedRun(request, self._working_directory, self._agent)

@@ -160,7 +160,7 @@ class Service:
             self._submit(submission, now)
         extra: dict[str, Any] = {}
         if "run" in request:
-            extra["run"] = self.queue.answer(request["run"], now)
+            extra["run"] = self.queue.answer(request["run"], self.supervisor.generation, now)
         if "interrupt" in request:
             extra["interrupt"] = self._requests.interrupt(request["interrupt"], now)
         self.is_stopping = self.is_stopping or bool(request.get("shutdown"))

@@ -26,9 +26,10 @@ from ivy_kernel.cli.execution import check_target, read_notebook, write_notebook
 from ivy_kernel.cli.setup import KERNEL_NAME
 from ivy_kernel.errors import SandboxFileError, UsageError
 from ivy_kernel.kernel.local import runs_locally, split_cell
-from ivy_kernel.models import Json, Message, sendable, visible
+from ivy_kernel.models import Json, Message, Sink, sendable, visible
 from ivy_kernel.routes.tools import SandboxTools
 from ivy_kernel.session.describe import deadline_words, duration_words
+from ivy_kernel.session.notebook_record import NotebookRecord
 from ivy_kernel.session.open import code_fields, open_files, open_session
 from ivy_kernel.session.runs import RunRecord, SandboxRuns, new_run_id, submit_run
 from ivy_kernel.status.clock import monotonic_seconds
@@ -98,20 +99,24 @@ async def detach(app: RunApp, source: Path) -> int:
     notebook = read_notebook(source)
     queue = queue_of(notebook, source)
     run_id = new_run_id()
-    session = open_session(live, session_key=f"run-{run_id}")
+    keeps = NotebookRecord(kernel=f"run-{run_id}")
+    session = open_session(live, session_key=f"run-{run_id}", record=keeps)
     line = ProgressLine()
     is_submitted = False
     try:
-        await _prepare(session, line)
+        await session.prepare(shown_in(line))
+        line.clear()
         await tell_deadlines(session, live)
         record = await submit_run(
             session,
             executable(notebook),
             queue,
+            shown_in(line),
             run_id=run_id,
             name=source.name,
-            notebook_id=f"run-{run_id}",
+            notebook_id=keeps.notebook_id,
             ends_agent=True,
+            about={"kept_as": f"run-{run_id}"},
         )
         is_submitted = True
     finally:
@@ -127,16 +132,15 @@ async def detach(app: RunApp, source: Path) -> int:
     return 0
 
 
-async def _prepare(session: Session, line: ProgressLine) -> None:
-    """See that the sandbox is there, as before a cell; the settings say whether it is started."""
+def shown_in(line: ProgressLine) -> Sink:
+    """Return what shows the start of a sandbox in a line."""
 
     def show(message: Message) -> None:
         words = str(message.content.get("data", {}).get("text/plain", "")).partition("\n")[0]
         if words:
             line.show(words, None)
 
-    await session.prepare(show)
-    line.clear()
+    return show
 
 
 def executable(notebook: Any) -> Json:

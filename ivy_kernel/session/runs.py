@@ -12,6 +12,7 @@ import asyncio
 import json
 import secrets
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any, Literal, cast, get_args
@@ -27,7 +28,7 @@ from ivy_kernel.errors import (
     UsageError,
     WorkError,
 )
-from ivy_kernel.models import Json, visible
+from ivy_kernel.models import Cell, Json, Sink, visible
 from ivy_kernel.routes.agent.calls import Counters, ToolCaller
 from ivy_kernel.routes.agent.frames import (
     AgentUnresponsiveError,
@@ -190,6 +191,7 @@ async def submit_run(
     session: Session,
     notebook: Json,
     queue: Sequence[tuple[str, int, bool]],
+    sink: Sink,
     *,
     run_id: str,
     name: str,
@@ -200,7 +202,7 @@ async def submit_run(
 ) -> RunRecord:
     """Hand a notebook's cells to the agent, which runs them from now on; return its record.
 
-    The sandbox must be there. Its route is opened, which may start the agent.
+    Sees first that sandbox, route and variables are there, as before a cell.
 
     Parameters
     ----------
@@ -210,6 +212,8 @@ async def submit_run(
         The notebook (JSON of format 4).
     queue
         The cells: id, position in the notebook, whether the run goes on after an error.
+    sink
+        Shows the start of a sandbox.
     run_id, name, notebook_id
         The ids of run and notebook, and a name for people.
     number
@@ -228,13 +232,16 @@ async def submit_run(
     IvyError
         It could not be asked.
     """
-    await session.open_route()
+    route = await session.open_for(Cell(""), sink)
     facts = session.describe()
     if session.live is None:
         raise RouteError(
             f"A notebook runs on without this machine on the agent route alone, and the route of "
             f"this sandbox is {facts.get('route')}; jupyter ivy doctor says why. Nothing was run."
         )
+    with suppress(WorkError):  # a kernel that keeps no checkpoints runs cells all the same
+        await session.live.configure()
+    await session.open_for(Cell(""), sink)  # tells a loss that opening the route has shown
     directory = f"{STATE_DIRECTORY}/{notebook_id}"
     told = await session.live.queue(
         {
@@ -251,6 +258,7 @@ async def submit_run(
         }
     )
     record = read_record(told, f"{directory}/runs/{run_id}")
+    session.holds(route.holder)
     if record is None:
         raise AnswerError("The agent in the sandbox took the run, and its answer cannot be read.")
     return record

@@ -241,11 +241,11 @@ async def test_a_cell_whose_number_cannot_be_written_is_not_sent(tmp_path: Path)
         str(tmp_path), {}, lambda i, *_: sent.append(i), lambda *_: None, lambda *_: None
     )
     request = run_of("1")
-    assert queue.answer({"queue": request}, 0.0)["state"] == "running"
+    assert queue.answer({"queue": request}, 1, 0.0)["state"] == "running"
     run_json = tmp_path / ".ivy" / "n" / "runs" / request["id"] / ".run.json.part"
     run_json.mkdir()  # nothing can be written under this name now, not even by root
     queue.tick(0.0)
-    record = queue.answer({"look": request["id"]}, 0.0)
+    record = queue.answer({"look": request["id"]}, 1, 0.0)
     assert (sent, record["state"], record["cell"]) == ([], "failed", 0)
     run_json.rmdir()
     queue.tick(10.0)  # what could not be written is tried again
@@ -266,7 +266,7 @@ async def test_a_request_that_makes_no_sense_is_refused(
 ) -> None:
     """It is told why, and nothing is left on the disk."""
     queue = CellQueue(str(tmp_path), {}, lambda *_: None, lambda *_: None, lambda *_: None)
-    answer = queue.answer({"queue": {**run_of("1"), **changed}}, 0.0)
+    answer = queue.answer({"queue": {**run_of("1"), **changed}}, 1, 0.0)
     assert words in answer["error"]
     assert list(tmp_path.rglob("run.json")) == []
 

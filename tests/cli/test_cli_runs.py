@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import random
 import signal
@@ -13,8 +14,9 @@ from typing import Any
 
 import pytest
 from conftest import CommandLine
+from far_side import waits_for
 from home import Home
-from kernel_driver import kernel_variables
+from kernel_driver import KernelDriver, StartKernel, kernel_variables
 from sandbox_server import RunningSandbox
 from thoroughness import further
 from waiting import until
@@ -69,6 +71,10 @@ class Detached:
         (directory,) = [one.parent for one in self.server.root.rglob(".ivy") if one.is_dir()]
         return directory
 
+    def root_of_cells(self, kernel: KernelDriver) -> Path:
+        """The directory in which a kernel's cells run."""
+        return Path(str(kernel.run("import os; print(os.getcwd())").text().strip()))
+
     def detach(self, *arguments: str) -> str:
         """Detach a notebook; the run's id."""
         answer = self.ivy("run", "--detach", *arguments)
@@ -83,7 +89,7 @@ class Detached:
 
     def record(self, run_id: str) -> Json:
         """The record on the sandbox's disk."""
-        path = self.root / ".ivy" / f"run-{run_id}" / "runs" / run_id / "run.json"
+        (path,) = self.root.glob(f".ivy/*/runs/{run_id}/run.json")
         return dict(json.loads(path.read_text()))
 
     def ended(self, run_id: str) -> Json:
@@ -116,3 +122,66 @@ def test_a_detached_notebook_is_as_one_that_was_watched(detached: Detached) -> N
     assert "42" in attached.stdout
     assert "ZeroDivisionError" in attached.stdout
     assert "failed in cell 3 of 4: ZeroDivisionError: division by zero" in attached.stderr
+
+
+def detach_line(*cells: tuple[str, str, bool]) -> str:
+    """The line that JupyterLab's command runs in the notebook."""
+    text = json.dumps({"cells": [list(cell) for cell in cells], "name": "lab.ipynb"})
+    return "%ivy detach " + base64.b64encode(text.encode()).decode()
+
+
+@pytest.fixture
+def kernel(start_kernel: StartKernel, detached: Detached) -> KernelDriver:
+    """A notebook's kernel in the same sandbox."""
+    return start_kernel(chat_id=detached.chat, IVY_ROUTE="agent")
+
+
+def test_the_rest_of_a_notebook_runs_on_in_its_own_kernel(
+    kernel: KernelDriver, detached: Detached
+) -> None:
+    """With the variables that are there; a cell that is run meanwhile comes after it."""
+    kernel.run("steps = ['watched']")
+    go = detached.root_of_cells(kernel) / "go"
+    ran = kernel.run(
+        detach_line(
+            ("a", f"{waits_for(go)}steps.append('first')", False),
+            ("b", "print('told')\nsteps.append('second')", False),
+        ),
+        store_history=False,
+    )
+    run_id = ran.text().split()[1].rstrip(":")
+    message_id = kernel.submit("steps")
+    until(lambda: detached.record(run_id)["cell"] == 1, "the first cell")
+    go.touch()
+    assert kernel.finish(message_id).result == "['watched', 'first', 'second']"
+    record = detached.ended(run_id)
+    assert (record["state"], record["name"], record["cells"]) == ("ended", "lab.ipynb", 2)
+    answer = detached.ivy("runs", "fetch", run_id)
+    fetched = json.loads((detached.ivy.home.work / "lab.executed.ipynb").read_text())
+    assert answer.returncode == 0
+    assert [cell["id"] for cell in fetched["cells"]] == ["a", "b"]
+    assert fetched["cells"][1]["outputs"][0]["text"] == ["told\n"]
+
+
+def test_an_interrupt_in_the_notebook_stops_the_run(
+    kernel: KernelDriver, detached: Detached
+) -> None:
+    """The run's cell is interrupted, and no later one begins."""
+    kernel.run("1")
+    ran = kernel.run(detach_line(("a", "import time; time.sleep(600)", False), ("b", "1", False)))
+    run_id = ran.text().split()[1].rstrip(":")
+    message_id = kernel.submit("'after'")
+    until(lambda: detached.record(run_id)["cell"] == 1, "the first cell")
+    until(lambda: kernel.interrupt() and detached.record(run_id)["state"] != "running", "its end")
+    record = detached.record(run_id)
+    assert (record["state"], record["cell"]) == ("failed", 1)
+    assert "KeyboardInterrupt" in record["error"]
+    kernel.finish(message_id)
+
+
+@pytest.mark.parametrize("given", ["", "no base64", base64.b64encode(b'{"cells": []}').decode()])
+def test_what_is_no_cells_is_refused(kernel: KernelDriver, given: str) -> None:
+    """It is said what is wrong; no sandbox is asked."""
+    error = kernel.run(f"%ivy detach {given}").error
+    assert error is not None
+    assert error["ename"] == "UsageError"

@@ -312,8 +312,11 @@ class AgentConnection:
 
     async def ask_about_run(self, request: Json) -> Json:
         """Make a request about a run of the agent's own queue; see `LiveKernel.queue`."""
-        calls = (await self.opened()).calls
-        return run_record(await calls.ask({"run": request}, deadline_seconds=RUN_SECONDS))
+        poller = await self.opened()
+        about = {"run": {**request, "g": self._table.generation}}
+        record = run_record(await poller.calls.ask(about, deadline_seconds=RUN_SECONDS))
+        poller.poll_for_background()
+        return record
 
     def withdraw(self, pending: PendingRequest) -> bool:
         """Take back a request; return False unless it has provably not reached the agent."""
