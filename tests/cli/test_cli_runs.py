@@ -65,11 +65,10 @@ class Detached:
         self.server = server
         self.chat = chat
 
-    @property
-    def root(self) -> Path:
-        """The directory in which the chat's cells run."""
-        (directory,) = [one.parent for one in self.server.root.rglob(".ivy") if one.is_dir()]
-        return directory
+    def file(self, run_id: str, name: str = "run.json") -> Path:
+        """A file of a run on the sandbox's disk."""
+        (path,) = self.server.root.rglob(f".ivy/*/runs/{run_id}/{name}")
+        return path
 
     def root_of_cells(self, kernel: KernelDriver) -> Path:
         """The directory in which a kernel's cells run."""
@@ -89,8 +88,7 @@ class Detached:
 
     def record(self, run_id: str) -> Json:
         """The record on the sandbox's disk."""
-        (path,) = self.root.glob(f".ivy/*/runs/{run_id}/run.json")
-        return dict(json.loads(path.read_text()))
+        return dict(json.loads(self.file(run_id).read_text()))
 
     def ended(self, run_id: str) -> Json:
         """The record, once the run is over."""
