@@ -80,6 +80,8 @@ class QueuedRun:
             "agent": agent,
             "about": request.get("about") or {},
             "queue": request["cells"],
+            "number": self._number,
+            "lock": {},
         }
 
     @property
@@ -140,7 +142,9 @@ class QueuedRun:
     def take_reply(self, content: dict[str, Any], metadata: dict[str, Any]) -> None:
         """Keep the reply of the cell that was sent last."""
         self.reply = content
-        self._receipt = (metadata.get("ivy") or {}).get("receipt") or {}
+        ivy = metadata.get("ivy") or {}
+        self._receipt = ivy.get("receipt") or {}
+        self.record["lock"] = ivy.get("lock") or self.record["lock"]
         if metadata.get("started"):
             self.notebook.note_time("shell.execute_reply.started", str(metadata["started"]))
 

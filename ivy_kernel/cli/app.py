@@ -284,6 +284,9 @@ _COMMANDS = {
     "runs": (
         "ivy_kernel.cli.runs.RunsApp",
         "List, follow, fetch, cancel and resume runs that go on in the sandbox.",
+    "verify": (
+        "ivy_kernel.cli.verify.VerifyApp",
+        "Check an executed notebook: its receipt, and its outputs by running it again.",
     ),
     "login": ("ivy_kernel.cli.setup.LoginApp", "Save key, chat and campaign, after a check."),
     "logout": ("ivy_kernel.cli.setup.LogoutApp", "Remove the keys from the config file."),

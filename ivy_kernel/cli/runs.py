@@ -24,14 +24,21 @@ from ivy_kernel.cli.app import (
 )
 from ivy_kernel.cli.execution import check_target, read_notebook, write_notebook
 from ivy_kernel.cli.setup import KERNEL_NAME
-from ivy_kernel.errors import SandboxFileError, UsageError
+from ivy_kernel.errors import SandboxError, SandboxFileError, UsageError
 from ivy_kernel.kernel.local import runs_locally, split_cell
-from ivy_kernel.models import Json, Message, Sink, sendable, visible
+from ivy_kernel.models import Cell, Json, Message, Sink, sendable, visible
 from ivy_kernel.routes.tools import SandboxTools
 from ivy_kernel.session.describe import deadline_words, duration_words
 from ivy_kernel.session.notebook_record import NotebookRecord
 from ivy_kernel.session.open import code_fields, open_files, open_session
-from ivy_kernel.session.runs import RunRecord, SandboxRuns, new_run_id, submit_run
+from ivy_kernel.session.receipts import seal
+from ivy_kernel.session.runs import (
+    RunRecord,
+    SandboxRuns,
+    new_run_id,
+    remaining,
+    submit_run,
+)
 from ivy_kernel.status.clock import monotonic_seconds
 
 if TYPE_CHECKING:
@@ -182,9 +189,11 @@ class RunsApp(IvyCommandApp):
     jupyter ivy runs attach ID
     jupyter ivy runs fetch ID [--output PATH] [--force]
     jupyter ivy runs cancel ID
+    jupyter ivy runs resume ID [--rerun]
 
-    The beginning of an ID is enough. It works from any machine that has the chat's key, and starts
-    no sandbox.
+    The beginning of an ID is enough. It works from any machine that has the chat's key; resume
+    alone needs the machine that has detached the notebook, and starts a sandbox as run does. It
+    restores the variables from the newest checkpoint, and goes on with the cells after it.
 
     Exit code 0 when the run has ended well (attach), or the command has done its work; 1 when the
     run failed, was cancelled or stopped, or the command failed; 2 when it was used wrongly; 130
@@ -197,12 +206,19 @@ class RunsApp(IvyCommandApp):
     flags = {  # noqa: RUF012 - the way that traitlets applications are declared
         **JSON_FLAG,
         "force": ({"RunsApp": {"force": True}}, "fetch: write over a file that is there."),
+        "rerun": (
+            {"RunsApp": {"rerun": True}},
+            "resume: run cells again that have run, or may have, since the last checkpoint.",
+        ),
     }
     aliases = {  # noqa: RUF012 - likewise
         **IvyCommandApp.aliases,
         "output": "RunsApp.output",
     }
     force = Bool(False, help="fetch: write over a file that is there.").tag(config=True)
+    rerun = Bool(False, help="resume: run again what has run since the last checkpoint.").tag(
+        config=True
+    )
     output = Unicode(
         "", help="fetch: where to write it. Default: NAME.executed.ipynb in this directory."
     ).tag(config=True)
@@ -211,11 +227,13 @@ class RunsApp(IvyCommandApp):
         """Do what the first word says."""
         words = list(self.extra_args) or ["list"]
         actions = {"attach": self.attach, "fetch": self.fetch, "cancel": self.cancel}
-        if words[0] not in ("list", *actions):
-            there = ", ".join(("list", *actions))
+        there = ", ".join(("list", *actions, "resume"))
+        if words[0] not in there.split(", "):
             raise UsageError(f"There is no jupyter ivy runs {words[0]!r}; there are {there}.")
         if len(words) != (1 if words[0] == "list" else 2):
             raise UsageError(f"Write it as jupyter ivy runs {words[0]}{_wants(words[0])}.")
+        if words[0] == "resume":
+            return await self.resume(words[1])
         async with open_runs(self.live_settings()) as runs:
             if words[0] == "list":
                 return await self.list(runs)
@@ -248,7 +266,11 @@ class RunsApp(IvyCommandApp):
         check_target(target)
         if target.exists() and not self.force:
             raise UsageError(f"{target} is there already; --force writes over it.")
-        write_notebook(as_document(await runs.notebook(record), record), target)
+        document = as_document(await runs.notebook(record), record)
+        kept = NotebookRecord(str(target))
+        place, lock = record.state_directory, record.lock or None
+        seal(document, owner=kept.notebook_id, key=kept.key, lock=lock, place=place)
+        write_notebook(document, target)
         if self.as_json:
             self.print_json({**record.to_json(), "notebook": str(target)})
         else:
@@ -263,6 +285,55 @@ class RunsApp(IvyCommandApp):
         self._told(record)
         return EXIT_FAILED if was_over or record.state == "running" else 0
 
+    async def resume(self, start: str) -> int:
+        """Go on with what a run has left, from the variables that were saved."""
+        live, line = self.live_settings(), ProgressLine()
+        waking = open_session(live)
+        try:
+            await waking.prepare(shown_in(line))
+            line.clear()
+        finally:
+            await waking.aclose(keep=True)
+        async with open_runs(live) as runs:
+            record = await runs.find(start)
+            if record.state in ("running", "ended"):
+                raise UsageError(f"Run {record.run_id}: {state_words(record)}; nothing is left.")
+            notebook = await runs.notebook(record)
+        kept_as = str(record.about.get("kept_as", ""))
+        keeps = NotebookRecord(kernel=kept_as)
+        if keeps.notebook_id != record.state_directory:
+            raise UsageError(
+                f"Run {record.run_id} was begun in a notebook, or on another machine, which has the "
+                f"key of its variables; resume it there, or run the notebook again."
+            )
+        run_id = new_run_id()
+        session = open_session(live, session_key=f"run-{run_id}", record=keeps)
+        is_submitted = False
+        try:
+            saved = await restored(session, record) if record.cell else record.number
+            queue = remaining(record, saved, rerun=self.rerun)
+            await tell_deadlines(session, live)
+            told = await submit_run(
+                session,
+                notebook,
+                queue,
+                shown_in(line),
+                run_id=run_id,
+                name=record.name,
+                notebook_id=keeps.notebook_id,
+                number=saved,
+                ends_agent=True,
+                about={"kept_as": kept_as, "resumes": record.run_id},
+            )
+            is_submitted = True
+        finally:
+            line.clear()
+            await session.aclose(keep=is_submitted)
+        words = f"cells {saved - record.number + 1} to {record.cells}"
+        print_line(f"Run {told.run_id} goes on with {words} of run {record.run_id}.", error=True)
+        print_line(told.run_id)
+        return 0
+
     def _told(self, record: RunRecord) -> int:
         """Say how a run stands; the exit code that says the same."""
         if self.as_json:
@@ -270,6 +341,31 @@ class RunsApp(IvyCommandApp):
         else:
             print_line(f"Run {record.run_id}: {state_words(record)}.", error=True)
         return 0 if record.state == "ended" else EXIT_FAILED
+
+
+async def restored(session: Session, record: RunRecord) -> int:
+    """Restore the variables of a run that is over; return after which cell they were saved.
+
+    Raises
+    ------
+    SandboxError
+        When they cannot be.
+    """
+
+    def show(message: Message) -> None:
+        content = message.content
+        text = str(content.get("text") or content.get("data", {}).get("text/plain", ""))
+        if text and message.msg_type != "error":
+            print_line(text.rstrip("\n"), error=True)
+
+    outcome = await session.restore(Cell(""), show, at=None, rerun=False)
+    recovery = session.recovery
+    if outcome.fate != "succeeded" or recovery is None:
+        raise SandboxError(
+            f"The variables of run {record.run_id} cannot be restored, so it cannot go on: "
+            f"{outcome.reply.get('evalue', '')} Run the notebook again."
+        )
+    return int(recovery.summary.get("number", 0))
 
 
 def _wants(action: str) -> str:
