@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timezone
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from traitlets import Bool, Unicode
@@ -17,16 +16,15 @@ from ivy_kernel.cli.app import (
     EXIT_FAILED,
     JSON_FLAG,
     IvyCommandApp,
+    OutputPrinter,
     ProgressLine,
-    print_cell,
     print_line,
-    print_message,
 )
 from ivy_kernel.cli.execution import check_target, read_notebook, write_notebook
 from ivy_kernel.cli.setup import KERNEL_NAME
 from ivy_kernel.errors import SandboxError, SandboxFileError, UsageError
 from ivy_kernel.kernel.local import runs_locally, split_cell
-from ivy_kernel.models import Cell, Json, Message, Sink, sendable, visible
+from ivy_kernel.models import Cell, Json, Message, Sink, sendable
 from ivy_kernel.routes.tools import SandboxTools
 from ivy_kernel.session.describe import deadline_words, duration_words
 from ivy_kernel.session.notebook_record import NotebookRecord
@@ -51,9 +49,6 @@ LOOK_SECONDS = 0.5
 
 LONGEST_LOOK_SECONDS = 4.0
 """The same while nothing of it changes."""
-
-COLOURS = re.compile(r"(\x1b\[[0-9;]*m)")
-"""The only escapes that are passed on to the terminal."""
 
 
 # Detaching ----------------------------------------------------------------------------------------
@@ -303,8 +298,8 @@ class RunsApp(IvyCommandApp):
         keeps = NotebookRecord(kernel=kept_as)
         if keeps.notebook_id != record.state_directory:
             raise UsageError(
-                f"Run {record.run_id} was begun in a notebook, or on another machine, which has the "
-                f"key of its variables; resume it there, or run the notebook again."
+                f"Run {record.run_id} was begun in a notebook, or on another machine, which has "
+                f"the key of its variables; resume it there, or run the notebook again."
             )
         run_id = new_run_id()
         session = open_session(live, session_key=f"run-{run_id}", record=keeps)
@@ -438,75 +433,15 @@ def as_document(notebook: Json, record: RunRecord) -> Any:
 # Following a run ----------------------------------------------------------------------------------
 async def follow(runs: SandboxRuns, record: RunRecord) -> RunRecord:
     """Print what a run's cells show, as it comes, until the run is over; return its record."""
-    printer = RunPrinter()
+    printer = OutputPrinter()
     pause_seconds, seen = LOOK_SECONDS, -1
     while True:
         if record.writes != seen or record.state != "running":
             seen, pause_seconds = record.writes, LOOK_SECONDS
-            printer.show(await runs.notebook(record), record)
+            begun = [at for _, at, _ in record.queue[: record.cell]]
+            printer.show((await runs.notebook(record))["cells"], begun)
         if record.state != "running":
             return record
         await asyncio.sleep(pause_seconds)
         pause_seconds = min(pause_seconds * 1.3, LONGEST_LOOK_SECONDS)
         record = await runs.current(record)
-
-
-class RunPrinter:
-    """Prints a run's cells and outputs, each once, from one state of its notebook to the next."""
-
-    def __init__(self) -> None:
-        self._shown: dict[int, list[int]] = {}
-
-    def show(self, notebook: Json, record: RunRecord) -> None:
-        """Print what is new."""
-        cells = notebook["cells"]
-        for place, (_, at, _) in enumerate(record.queue[: record.cell]):
-            if at >= len(cells):
-                return
-            if place not in self._shown:
-                self._shown[place] = []
-                source = cells[at].get("source", "")
-                print_cell(SimpleNamespace(source=_text(source)))
-            outputs = cells[at].get("outputs")
-            self._show_outputs(self._shown[place], outputs if isinstance(outputs, list) else [])
-
-    def _show_outputs(self, shown: list[int], outputs: list[Any]) -> None:
-        for index, output in enumerate(outputs):
-            if not isinstance(output, dict):
-                continue
-            is_stream = output.get("output_type") == "stream"
-            text = _text(output.get("text", "")) if is_stream else ""
-            done = shown[index] if index < len(shown) else -1
-            if done < 0:
-                shown.append(len(text))
-            elif len(text) > done:  # a stream that goes on
-                text = text[done:]
-                shown[index] = done + len(text)
-            else:
-                continue
-            if is_stream:
-                print_line(_coloured(text).rstrip("\n"), raw=True)
-            elif output.get("output_type") == "error":
-                lines = output.get("traceback") or [
-                    f"{output.get('ename')}: {output.get('evalue')}"
-                ]
-                print_line(_coloured("\n".join(map(str, lines))), raw=True)
-            elif isinstance(output.get("data"), dict):
-                data = {str(kind): _text(value) for kind, value in output["data"].items()}
-                data = {kind: _coloured(value) for kind, value in data.items()}
-                print_message({"msg_type": "display_data", "content": {"data": data}})
-
-
-def _text(value: Any) -> str:
-    """Text that a notebook has as one string, or as lines."""
-    if isinstance(value, list):
-        return "".join(map(str, value))
-    return value if isinstance(value, str) else str(value)
-
-
-def _coloured(text: str) -> str:
-    """Text whose escapes are colours alone: it comes from another machine, perhaps a year later."""
-    parts = COLOURS.split(text)
-    return "".join(
-        part if index % 2 else visible(part, keep="\n\t\r") for index, part in enumerate(parts)
-    )
