@@ -37,6 +37,10 @@ RUN_FLAGS = {
         {"Ivy": {"allow_local": True}},
         "Run the notebook's %%local cells too: on this machine, as you.",
     ),
+    "detach": (
+        {"RunApp": {"detach": True}},
+        "Have the sandbox run it by itself, and return at once; see jupyter ivy runs.",
+    ),
     "no-progress": ({"RunApp": {"progress": False}}, "Show no progress bar."),
 }
 
@@ -62,6 +66,9 @@ class RunApp(IvyCommandApp):
         config=True
     )
     inplace = Bool(False, help="Write the executed notebook over the original.").tag(config=True)
+    detach = Bool(False, help="Have the sandbox run it by itself, and return at once.").tag(
+        config=True
+    )
     progress = Bool(True, help="Show a progress bar on stderr.").tag(config=True)
 
     async def run(self) -> int:
@@ -69,6 +76,10 @@ class RunApp(IvyCommandApp):
         if len(self.extra_args) != 1:
             raise UsageError("Give one notebook: jupyter ivy run NOTEBOOK [--output PATH].")
         source = Path(self.extra_args[0])
+        if self.detach:
+            from ivy_kernel.cli.runs import detach  # no other run needs it
+
+            return await detach(self, source)
         target = self._target(source)
         settings = self.live_settings().current()  # what is wrong is told before anything starts
         notebook = read_notebook(source)
