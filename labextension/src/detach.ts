@@ -15,7 +15,7 @@ import { Widget } from '@lumino/widgets';
 
 import type { IReading } from './countdown';
 import type { CurrentNotebook } from './currentNotebook';
-import { formatRough, type ITranslate } from './format';
+import { formatRough, type ITranslate, shortName } from './format';
 import { ivyIcon } from './icons';
 import { runLine } from './kernelLine';
 import type { SandboxModel } from './model';
@@ -170,7 +170,7 @@ async function runRemaining(
   const cells = remainingCells(panel);
   if (cells.length === 0) {
     Notification.info(
-      trans.__('%1 has no code from the selected cell on.', name),
+      trans.__('%1 has no code from the selected cell on.', shortName(name)),
       { autoClose: 4000 }
     );
     return;
@@ -195,8 +195,8 @@ async function runRemaining(
   } catch (error) {
     Notification.error(
       trans.__(
-        'The cells of %1 were not handed over: %2',
-        name,
+        '%1 still runs nothing in the sandbox by itself: %2',
+        shortName(name),
         error instanceof Error ? error.message : String(error)
       ),
       { autoClose: false }
@@ -211,8 +211,8 @@ async function runRemaining(
   }
   Notification.success(
     trans.__(
-      'The sandbox runs them now (%1: %2). This page may be closed; “jupyter ivy runs” tells how far they are.',
-      name,
+      '%1: the sandbox now runs %2. You may close this page; “jupyter ivy runs” tells how far they are.',
+      shortName(name),
       countOf(cells.length, trans)
     ),
     { autoClose: 8000 }

@@ -82,7 +82,7 @@ def test_outputs_go_into_the_cells_that_said_them(lab: Lab, sandbox: RunningSand
         prompts = lab.page.locator(".jp-InputPrompt")
         expect(prompts).to_have_text(["[7]:", "[*]:", "[ ]:", "[ ]:"])
         expect(lab.outputs()).to_have_text(["ended", "one"])
-        expect(lab.notification("a cell has ended whose text was changed")).to_have_count(1)
+        expect(lab.notification("a cell has ended, but was edited")).to_have_count(1)
         assert answers.asked[0]["path"] == [name]
         assert answers.asked[0]["since"] == ["0"]
 

@@ -26,6 +26,12 @@ const LOOK_AGAIN_MS = 1000;
 /** So many more looks after the last such cell: the next of a queue may be about to begin. */
 const LAST_LOOKS = 5;
 
+/** So many for a cell whose kernel has ended before it: the next one looks for the rest. */
+const LOOKS_FOR_REST = 30;
+
+/** The fate of such a cell. */
+const UNKNOWN = 'unknown';
+
 /** How often a look that failed is made again, at growing intervals, before the next occasion. */
 const ATTEMPTS = 5;
 
@@ -210,7 +216,9 @@ export class NotebookOutputs implements IDisposable {
   /** Whether more is to come. */
   private _goesOn(): boolean {
     this._looksLeft =
-      this._running.size > 0 ? LAST_LOOKS : Math.max(0, this._looksLeft - 1);
+      this._running.size > 0
+        ? Math.max(LAST_LOOKS, this._looksLeft)
+        : Math.max(0, this._looksLeft - 1);
     return this._looksLeft > 0;
   }
 
@@ -287,9 +295,16 @@ export class NotebookOutputs implements IDisposable {
       return;
     }
     this._running.delete(id);
-    this._shown.delete(id);
-    model.executionCount = waiting.number;
+    if (model.executionCount !== waiting.number) {
+      model.executionCount = waiting.number;
+    }
     setRunning(model, false);
+    if (waiting.fate === UNKNOWN) {
+      // The notebook's new kernel may be about to find the rest: then all is asked for again.
+      this._looksLeft = Math.max(this._looksLeft, LOOKS_FOR_REST);
+      return;
+    }
+    this._shown.delete(id);
     keepRun(model, waiting.run, waiting.receipt);
   }
 

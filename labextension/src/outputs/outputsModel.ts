@@ -1,6 +1,6 @@
 /** Outputs that wait for their cells: which of them a page puts where. Pure. */
 
-import type { ITranslate } from '../format';
+import { type ITranslate, shortName } from '../format';
 import { amount, asRecord, type JSONRecord, text } from '../protocol';
 import { sha256 } from './sha256';
 
@@ -16,7 +16,10 @@ export interface IWaitingCell {
   readonly number: number | null;
   readonly outputs: readonly Output[];
   readonly isRunning: boolean;
-  /** How it ended: ok, error, aborted, or another word of the server's; null while it runs. */
+  /**
+   * How it ended: ok, error, aborted; unknown when its kernel has ended before it, and another one
+   * may find the rest; null while it runs.
+   */
   readonly fate: string | null;
   readonly receipt: JSONRecord | null;
 }
@@ -163,23 +166,31 @@ function goesOn(old: Output, output: Output): Output | null {
     : null;
 }
 
-/** What a page says of cells that it left alone because their text has changed. */
+/**
+ * What a page says of cells that it left alone because their text has changed.
+ *
+ * JupyterLab cuts a notification off behind 140 signs.
+ */
 export function changedSentence(
   count: number,
   notebook: string,
   trans: ITranslate
 ): string {
+  const where = shortName(notebook);
   return count === 1
     ? trans.__(
-        '%1: a cell has ended whose text was changed since it was run. Its outputs are left as they were; run it again to see what the new text gives.',
-        notebook
+        '%1: a cell has ended, but was edited meanwhile. Its outputs are left as they were: run it again.',
+        where
       )
     : trans.__(
-        '%1: %2 cells have ended whose text was changed since they were run. Their outputs are left as they were; run them again to see what the new text gives.',
-        notebook,
+        '%1: %2 cells have ended, but were edited meanwhile. Their outputs are left as they were: run them again.',
+        where,
         count
       );
 }
+
+/** Fates of a cell behind which a queue goes on; a kernel has other words for them than a journal. */
+const GOES_ON: ReadonlySet<string> = new Set(['ok', 'succeeded', 'unknown']);
 
 /** Cells that were handed over to the sandbox, and whose outputs have not come yet. */
 export class ExpectedCells {
@@ -218,7 +229,8 @@ export class ExpectedCells {
       }
       if (!waiting.isRunning) {
         this._runs.delete(id);
-        isStopped ||= waiting.fate !== 'ok' && !this._allowed.has(id);
+        isStopped ||=
+          !GOES_ON.has(waiting.fate ?? 'ok') && !this._allowed.has(id);
       }
     }
     if (!isStopped) {
