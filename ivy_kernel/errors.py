@@ -30,6 +30,7 @@
         ├── SandboxLostError      it, or its Python, is gone and the variables with it
         ├── OutcomeUnknownError   a cell was sent, and how it ended cannot be found out
         ├── RouteError            no route can run cells there
+        ├── WorkError             its kernel could not do what was asked beside cells
         └── SandboxFileError      a file in the sandbox cannot be used so
             ├── NoSuchFileError   there is none of this name
             ├── FileExistsInSandboxError  there is one already, and nothing says to replace it
@@ -215,6 +216,10 @@ class OutcomeUnknownError(SandboxError):
 
 class RouteError(SandboxError):
     """No route can run cells in this sandbox."""
+
+
+class WorkError(SandboxError):
+    """The sandbox's kernel could not do what it was asked beside cells; says what went wrong."""
 
 
 class SandboxFileError(SandboxError):

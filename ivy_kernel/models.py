@@ -56,6 +56,8 @@ class Cell:
         Whether the front end can answer ``input()``.
     header
         The header of the request, which becomes the parent of all that the cell shows.
+    cell_id
+        The id of the cell in its notebook document; empty where the front end does not say.
     """
 
     code: str
@@ -65,6 +67,7 @@ class Cell:
     user_expressions: dict[str, str] = field(default_factory=dict)
     allow_stdin: bool = False
     header: Json = field(default_factory=dict)
+    cell_id: str = ""
 
     @property
     def is_empty(self) -> bool:
@@ -159,11 +162,14 @@ class Outcome:
     was_refused
         Whether it ended in an error of ours before it was sent, so that nothing of it was run, and
         no variables were lost.
+    metadata
+        What the reply says beside its content: under ``ivy`` the cell's receipt and checkpoint.
     """
 
     fate: Fate
     reply: Json
     was_refused: bool = False
+    metadata: Json = field(default_factory=dict)
 
 
 def sendable(value: Any) -> Any:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import base64
+import json
+import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from .wire import SLICE_LIMIT_BYTES, to_json
 
+if TYPE_CHECKING:
+    from .retained_log import DiskLog
+
 BLOCK_BYTES = 1 << 16
+
+KEPT_BYTES = 64 << 20
+"""What was acknowledged is kept in memory while the whole log is not longer than this."""
 
 
 class MessageLog:
@@ -21,18 +29,31 @@ class MessageLog:
     Parameters
     ----------
     limit_bytes
-        How much may be retained before output is dropped.
+        How much may be unacknowledged before output is dropped.
+    kept_bytes
+        The size up to which the log keeps what was acknowledged too.
+
+    Attributes
+    ----------
+    base, end
+        Where the unacknowledged part begins (or the block that it shares), and where the log ends.
+    store
+        Takes every record too, for longer than memory has room for; ``None``: there is none.
     """
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, kept_bytes: int = 0) -> None:
         self.limit_bytes = limit_bytes
         self.base = 0
         self.end = 0
+        self.store: DiskLog | None = None
+        self._kept_bytes = kept_bytes
+        self._kept_base = 0
+        self._kept: deque[bytearray] = deque()
         self._blocks: deque[bytearray] = deque()
 
     @property
     def retained_bytes(self) -> int:
-        """The number of bytes kept: unacknowledged ones, and what shares a block with them."""
+        """The number of unacknowledged bytes, and of what shares a block with them."""
         return self.end - self.base
 
     def has_room(self, size_bytes: int, *, times: int = 1) -> bool:
@@ -45,31 +66,52 @@ class MessageLog:
             self._blocks.append(bytearray())
         self._blocks[-1] += line
         self.end += len(line)
+        if self.store is not None:
+            self.store.append(line)
+        self._shed()
 
     def trim(self, offset: int) -> None:
-        """Drop what lies before an offset; whole blocks at a time, or everything."""
-        if offset >= self.end:
-            self._blocks.clear()
-            self.base = self.end
-            return
+        """Note what was acknowledged, before an offset: whole blocks at a time, or everything."""
         while self._blocks and self.base + len(self._blocks[0]) <= offset:
-            self.base += len(self._blocks.popleft())
+            self.base += len(self._blocks[0])
+            self._kept.append(self._blocks.popleft())
+        self._shed()
+
+    def _shed(self) -> None:
+        """Drop the oldest of what was acknowledged while there is too much."""
+        while self._kept and self.end - self._kept_base > self._kept_bytes:
+            self._kept_base += len(self._kept.popleft())
 
     def read(self, offset: int, limit_bytes: int) -> bytes:
-        """Return at most ``limit_bytes`` from ``offset`` on, which must not be trimmed yet."""
-        parts = []
-        position = self.base
-        wanted = limit_bytes
-        for block in self._blocks:
-            skip = max(0, offset - position)
-            if skip < len(block) and wanted > 0:
-                part = bytes(memoryview(block)[skip : skip + wanted])
-                parts.append(part)
-                wanted -= len(part)
-            position += len(block)
-            if wanted <= 0:
-                break
-        return b"".join(parts)
+        """Return at most ``limit_bytes`` of the unacknowledged part, from ``offset`` on."""
+        return _slice(self._blocks, self.base, offset, limit_bytes)
+
+    def read_kept(self, offset: int, limit_bytes: int) -> tuple[int, bytes]:
+        """Return at most ``limit_bytes`` of all that is kept, and the offset where they begin.
+
+        That is a later one than was asked for where so much is not kept any more.
+        """
+        if offset < self._kept_base and self.store is not None:
+            start, data = self.store.read(offset, limit_bytes)
+            if data and start < self._kept_base:
+                return start, data
+        offset = min(max(offset, self._kept_base), self.end)
+        return offset, _slice((*self._kept, *self._blocks), self._kept_base, offset, limit_bytes)
+
+
+def _slice(blocks: Iterable[bytearray], position: int, offset: int, wanted: int) -> bytes:
+    """Return at most ``wanted`` bytes from ``offset`` on; the blocks begin at ``position``."""
+    parts = []
+    for block in blocks:
+        skip = max(0, offset - position)
+        if skip < len(block) and wanted > 0:
+            part = bytes(memoryview(block)[skip : skip + wanted])
+            parts.append(part)
+            wanted -= len(part)
+        position += len(block)
+        if wanted <= 0:
+            break
+    return b"".join(parts)
 
 
 DROPPABLE_TYPES = ("stream", "display_data", "update_display_data")
@@ -129,6 +171,89 @@ class MessageRecorder:
         if channel != "iopub" or msg_type in ("status", "error"):
             return True
         return self._log.has_room(size_bytes, times=2)
+
+
+# -- the cells in it
+
+CELLS_KEPT = 2000
+CELLS_TOLD = 200
+"""So many of the newest cells are told of at once, which one answer can hold."""
+
+
+class CellIndex:
+    """Where in the log each cell of a notebook is: what was said of it can be read again.
+
+    Parameters
+    ----------
+    log
+        The log.
+    nonce
+        The agent's own.
+    """
+
+    def __init__(self, log: MessageLog, nonce: str) -> None:
+        self._log = log
+        self._nonce = nonce
+        self._cells: dict[str, dict[str, Any]] = {}
+        self._grown: set[str] = set()
+
+    def newest(self) -> list[dict[str, Any]]:
+        """Return what is known of the newest cells, in the order in which they were submitted."""
+        return list(self._cells.values())[-CELLS_TOLD:]
+
+    def began(self, message_id: str, metadata: Any) -> None:
+        """Note a cell that was submitted, if it is one of a notebook."""
+        facts = metadata.get("ivy") if isinstance(metadata, dict) else None
+        if not isinstance(facts, dict):
+            return
+        self._cells[message_id] = {
+            "id": message_id,
+            "log": self._nonce,
+            "at": round(time.time(), 3),
+            **{name: facts.get(name) for name in ("cell", "number", "code")},
+            "start": self._log.end,
+            "end": None,
+            "fate": "",
+        }
+        while len(self._cells) > CELLS_KEPT:
+            del self._cells[next(iter(self._cells))]
+        self._write(message_id)
+
+    def replied(self, message_id: str, content: bytes) -> None:
+        """Note how a cell has ended, by its reply."""
+        if message_id in self._cells:
+            reply = json.loads(content.decode("utf-8"))
+            self._cells[message_id]["fate"] = str(reply.get("status", ""))
+
+    def ended(self, message_id: str, fate: str = "") -> None:
+        """Note that a cell is over: by reply and "idle", or with another fate than those tell."""
+        cell = self._cells.get(message_id)
+        if cell is not None and cell["end"] is None:
+            cell["fate"] = fate or cell["fate"]
+            cell["end"] = self._log.end
+            self._write(message_id)
+
+    def heard(self, message_id: str) -> None:
+        """Note a message of a cell, which may have left something running."""
+        cell = self._cells.get(message_id)
+        if cell is not None and cell["end"] is not None:
+            cell["end"] = self._log.end
+            self._grown.add(message_id)
+
+    def flush_due(self, now: float) -> None:
+        """Write what is due. Called with the clock."""
+        store = self._log.store
+        if store is None:
+            return
+        if self._grown and store.is_flush_due(now):
+            grown, self._grown = self._grown, set()
+            for message_id in grown.intersection(self._cells):
+                self._write(message_id)
+        store.flush_due(now)
+
+    def _write(self, message_id: str) -> None:
+        if self._log.store is not None:
+            self._log.store.index(to_json(self._cells[message_id]) + b"\n")
 
 
 class LongPoll:

@@ -11,10 +11,25 @@ from typing import Any
 from . import PROTOCOL_VERSION
 from .inflight import InFlightRequests, SubmissionSequence, TakenOverError
 from .kernel_process import KernelProcess
-from .message_log import LongPoll, LongPolls, MessageLog, MessageRecorder
+from .message_log import (
+    KEPT_BYTES,
+    CellIndex,
+    LongPoll,
+    LongPolls,
+    MessageLog,
+    MessageRecorder,
+)
 from .meters import Meters
+from .retained_log import DiskLog, output_directory
 from .supervisor import KernelSupervisor
-from .wire import FragmentReassembly, WireError, read_request, to_json, write_answer
+from .wire import (
+    SLICE_LIMIT_BYTES,
+    FragmentReassembly,
+    WireError,
+    read_request,
+    to_json,
+    write_answer,
+)
 
 QUIET_TYPES = ("status", "execute_input")
 """Messages that are no reason to answer a poll."""
@@ -52,8 +67,9 @@ class Service:
     directory
         The private directory.
     options
-        ``working_directory``, ``kernel`` (``auto``, ``ipykernel`` or ``shell``) and
-        ``log_limit_bytes``.
+        ``working_directory``, ``kernel`` (``auto``, ``ipykernel`` or ``shell``),
+        ``log_limit_bytes``, and ``notebook``: the name under which its outputs are kept on the
+        disk; empty for not at all.
     clock
         A monotonic clock.
     """
@@ -65,14 +81,19 @@ class Service:
         self.last_request_at = clock()
         self._clock = clock
         limit_bytes = int(options.get("log_limit_bytes", LOG_LIMIT_BYTES))
-        self._log = MessageLog(limit_bytes)
+        self._log = MessageLog(limit_bytes, KEPT_BYTES)
+        self._cells = CellIndex(self._log, self.nonce)
+        working_directory = str(options.get("working_directory", ""))
+        outputs = output_directory(working_directory, str(options.get("notebook", "")))
+        if outputs is not None:
+            self._log.store = DiskLog(outputs, self.nonce, 0)
         self._hold_bytes = min(HOLD_BYTES, limit_bytes // 4)
         self._recorder = MessageRecorder(self._log)
         self._polls = LongPolls(self._log, self._answer_poll)
         self._submissions = SubmissionSequence()
         self._requests = InFlightRequests()
         self._fragments = FragmentReassembly()
-        self._meters = Meters(str(options.get("working_directory", "")))
+        self._meters = Meters(working_directory)
         self.supervisor = KernelSupervisor(
             directory,
             options,
@@ -125,10 +146,16 @@ class Service:
         # Submissions first: an interrupt in the same call may be aimed at one of them.
         for submission in self._submissions.take(request.get("submit", ())):
             self._submit(submission, now)
-        extra = {}
+        extra: dict[str, Any] = {}
         if "interrupt" in request:
             extra["interrupt"] = self._requests.interrupt(request["interrupt"], now)
         self.is_stopping = self.is_stopping or bool(request.get("shutdown"))
+        if request.get("cells"):
+            extra["cells"] = self._cells.newest()
+        if "read" in request:
+            offset, limit = request["read"]
+            self._answer_read(connection, extra, int(offset), int(limit), request)
+            return
         poll_options = request.get("poll")
         if poll_options is None or self.is_stopping:
             self._reply(connection, extra)
@@ -158,6 +185,8 @@ class Service:
         # An input_reply has neither reply nor "idle" of its own: nothing would ever end it.
         if submission["c"] != "stdin":
             self._requests.add(message_id, msg_type, now, channel=str(submission["c"]))
+        if msg_type == "execute_request":
+            self._cells.began(message_id, submission.get("m"))
         parts = [to_json(submission.get(name, {})) for name in ("h", "p", "m", "d")]
         buffers = [base64.b64decode(text) for text in submission.get("b", ())]
 
@@ -200,6 +229,26 @@ class Service:
         )
         return taken if connection.answer(frame) else 0
 
+    def _answer_read(
+        self,
+        connection: Connection,
+        header: dict[str, Any],
+        offset: int,
+        limit_bytes: int,
+        request: dict[str, Any],
+    ) -> None:
+        """Answer with a slice of what is kept; it acknowledges nothing, and no poll loses it."""
+        limit_bytes = max(1, min(limit_bytes, SLICE_LIMIT_BYTES))
+        header["offset"], data = self._log.read_kept(max(0, offset), limit_bytes)
+        header.update(self._header())
+        frame, _ = write_answer(
+            header,
+            data,
+            limit_chars=int(request.get("limit", 1 << 20)),
+            may_be_plain=bool(request.get("plain")),
+        )
+        connection.answer(frame)
+
     def drop(self, connection: Connection) -> None:
         """Forget the poll of a connection that its other side has closed."""
         self._polls.drop(connection)
@@ -222,12 +271,17 @@ class Service:
         # Before anything else: whatever an answer says of requests, their messages are in the log.
         self._recorder.record(channel, msg_type, (header, parent, metadata, content), buffers)
         ended = False
+        parent_id = str(parent_header.get("msg_id", ""))
         if channel == "iopub":
-            self._requests.heard(str(parent_header.get("msg_id", "")), now)
+            self._requests.heard(parent_id, now)
+            self._cells.heard(parent_id)
         if msg_type == "status":
             ended = self._on_status(parent_header, json.loads(content.decode("utf-8")), now)
         if channel in ("shell", "control"):
-            ended = self._requests.replied(str(parent_header.get("msg_id", "")))
+            ended = self._requests.replied(parent_id)
+            self._cells.replied(parent_id, content)
+        if ended:
+            self._cells.ended(parent_id)
         if ended or msg_type == "input_request":
             self._polls.notify(now, at_once=True)
         elif msg_type not in QUIET_TYPES and channel not in ("shell", "control"):
@@ -257,6 +311,10 @@ class Service:
         if name == "died":
             details.update(self._meters.of_death(self._clock()))
         self._recorder.record_event(name, generation=self.supervisor.generation, **details)
+        for message_id in details.get("lost", ()):
+            self._cells.ended(message_id, "lost")
+        if name == "unanswered":
+            self._cells.ended(details["id"], "unknown")
         # A ready kernel is no news to a waiting cell, whose own messages say so: it saves a call.
         is_news = name != "ready" or (len(self._polls) > 0 and not self.is_busy)
         if is_news:
@@ -304,8 +362,11 @@ class Service:
         if self._meters.look(now, self.supervisor.kernel_pid) and self.is_busy:
             self._record_event("memory")  # whose answer tells how full it is
         self._polls.run(now, running=self.is_busy)
+        self._cells.flush_due(now)
 
     def stop(self, wait: Callable[[float], None]) -> None:
         """Answer every parked poll and end the kernel. Called by the daemon at its end."""
         self._polls.answer_all(self._clock())
         self.supervisor.stop(self._clock, wait)
+        if self._log.store is not None:
+            self._log.store.close()

@@ -8,6 +8,8 @@ same on ipykernel 6.29 and 7, which hand on the messages of the shell channel in
 from __future__ import annotations
 
 import asyncio
+import functools
+import hashlib
 import os
 import signal
 import threading
@@ -23,13 +25,18 @@ from ipykernel.kernelbase import Kernel
 from ivy_kernel.models import sendable
 
 if TYPE_CHECKING:
-    from ivy_kernel.models import Json, Message
+    from ivy_kernel.models import Json, Message, Outcome
+    from ivy_kernel.session.output_journal import OutputJournal
 
 Result = TypeVar("Result")
 
 _SHELL_REQUEST: ContextVar[tuple[Any, Json]] = ContextVar("shell_request")
 """Client and message of the request that the current task handles. ipykernel 6 keeps one for the
 whole process, and 7 in private members."""
+
+SHELL_NUMBER: ContextVar[int | None] = ContextVar("shell_number", default=None)
+"""The number of the message that is handled, of those that the shell channel has brought; ``None``
+where they are not counted."""
 
 COMM_MESSAGES = ("comm_open", "comm_msg", "comm_close")
 ANSWERED_BESIDE_A_CELL = frozenset(
@@ -153,6 +160,67 @@ class PatientSender:
             self._held_messages += 1
 
 
+class ShownCells:
+    """Has a journal keep what is shown of the user's cells, for a page that comes back.
+
+    Only for notebooks of a Jupyter server, which takes it from there.
+
+    Parameters
+    ----------
+    connection_file
+        The kernel's connection file.
+
+    Attributes
+    ----------
+    path
+        The notebook, as its server named it to this process; empty for none.
+    """
+
+    def __init__(self, connection_file: str) -> None:
+        self.path = os.environ.get("JPY_SESSION_NAME", "")
+        self.newest: dict[str, str] = {}  # the newest run of each cell, of this process
+        self._connection_file = connection_file
+        self._runs: set[str] = set()
+        self._journal: OutputJournal | None = None
+
+    @property
+    def journal(self) -> OutputJournal:
+        """The journal, opened when it is first needed."""
+        if self._journal is None:
+            from ivy_kernel.session.kernel_registry import kernel_id_of
+            from ivy_kernel.session.output_journal import OutputJournal
+
+            self._journal = OutputJournal(kernel_id_of(self._connection_file), self.path)
+        return self._journal
+
+    def begin(self, code: str, cell_id: str, parent: Json, number: int) -> None:
+        """Note that a cell of the user's begins."""
+        # What a `%%local` cell shows goes past us, and an empty cell must not replace it.
+        if self.path and cell_id and code.split(maxsplit=1)[:1] != ["%%local"]:
+            run = self.newest[cell_id] = str(parent["header"].get("msg_id"))
+            sha256 = hashlib.sha256(code.encode("utf-8", "surrogatepass")).hexdigest()
+            self._runs.add(run)
+            self.journal.begin(run, cell_id, sha256, number)
+
+    def show(self, message: Message, parent: Json | None) -> None:
+        """Keep a message that is shown; those of an earlier process's cells come another way."""
+        run = str(parent["header"].get("msg_id")) if parent is not None else ""
+        if self._journal is not None and run in self._runs:
+            self._journal.message(run, message.msg_type, message.content, message.metadata)
+
+    def end(self, parent: Json, outcome: Outcome, number: int) -> None:
+        """Note that a cell has ended."""
+        run = str(parent["header"].get("msg_id"))
+        if self._journal is not None and run in self._runs:
+            self._journal.end(run, outcome.fate, number, outcome.metadata)
+
+
+@functools.cache
+def shown_cells(connection_file: str) -> ShownCells:
+    """Return the one of a kernel of this process, which its cells and its session share."""
+    return ShownCells(connection_file)
+
+
 class BaseKernel(Kernel):
     """A kernel without cells: it receives and sends messages.
 
@@ -166,6 +234,10 @@ class BaseKernel(Kernel):
         Whether an error reply that is about to be sent aborts the cells behind it.
     sender
         What sends the messages that are published; ``None`` outside of our application.
+    shown
+        Keeps what is shown of cells.
+    received
+        The number of messages that have come on the shell channel.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -177,6 +249,9 @@ class BaseKernel(Kernel):
         self._control_request: tuple[Any, Json] = (b"", {})
         self._beside: set[asyncio.Task[None]] = set()
         self.sender: PatientSender | None = None
+        self.received = 0  # written by the shell channel's thread alone
+        self._taken = 0  # of these, messages that the main loop has begun to handle
+        self.shown = shown_cells(getattr(self.parent, "connection_file", ""))
 
     def start(self) -> None:
         """Called by the application once the sockets are open."""
@@ -220,12 +295,22 @@ class BaseKernel(Kernel):
     def post_handler_hook(self) -> None:
         """See `pre_handler_hook`."""
 
+    async def shell_channel_thread_main(self, msg: Any) -> None:
+        """Called by ipykernel 7 on the shell channel's thread, before `shell_main` on the main."""
+        self.received += 1
+        await super().shell_channel_thread_main(msg)
+
     async def shell_main(self, subshell_id: str | None, msg: Any) -> None:
         """Called by ipykernel 7 for each message on the shell channel.
 
-        While a cell runs, requests that need no sandbox are answered beside it. Messages of widgets
-        always are, because the sandbox takes its time for them, and cells may come meanwhile.
+        Both count the same messages in the same order. While a cell runs, requests that need no
+        sandbox are answered beside it. Messages of widgets always are, because the sandbox takes
+        its time for them, and cells may come meanwhile.
         """
+        # One part alone is a message of ipykernel to itself.
+        if getattr(self, "shell_channel_thread", None) is not None and len(msg) > 1:
+            self._taken += 1
+            SHELL_NUMBER.set(self._taken)
         if self._is_handled_beside(self._message_type(msg)):
             await self._handle_beside(self.dispatch_shell(msg, subshell_id=subshell_id))
         else:
@@ -325,6 +410,7 @@ class BaseKernel(Kernel):
         except Exception:  # jupyter_client raises several kinds for text that is not Unicode
             content = sendable(message.content)
             self.wire.send(self.iopub_socket, message.msg_type, content, **options)
+        self.shown.show(message, parent)
 
     @property
     def is_full(self) -> bool:

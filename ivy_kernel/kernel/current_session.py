@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from traitlets.config import Config
 
-from ivy_kernel.errors import SettingError
+from ivy_kernel.errors import IvyError, SettingError
+from ivy_kernel.kernel.base import shown_cells
 from ivy_kernel.kernel.comms import RemoteComms
 from ivy_kernel.kernel.restart import (
     AgentRecords,
@@ -18,12 +20,18 @@ from ivy_kernel.kernel.restart import (
     not_ended_sentence,
     session_key_of,
 )
-from ivy_kernel.models import Namespace, Sink
+from ivy_kernel.models import Message, Namespace, Sink
 from ivy_kernel.routes.events import AgentOpened, Event
+from ivy_kernel.session import local_server
 from ivy_kernel.session.kernel_registry import KernelRegistration, kernel_id_of
+from ivy_kernel.session.notebook_record import notebook_id_of, notebook_path
 from ivy_kernel.session.open import identity, open_lifecycle, open_session
+from ivy_kernel.session.output_limit import OutputLimit
 from ivy_kernel.session.session import Session
 from ivy_kernel.settings.live import LiveSettings
+
+if TYPE_CHECKING:
+    from ivy_kernel.kernel.missed_outputs import MissedOutputs
 
 INTERRUPT_SECONDS = 0.5
 """Of the time for a shutdown: for the running cell to hear of it."""
@@ -78,6 +86,11 @@ class CurrentSession:
         self._chats: dict[Chat, tuple[Namespace, RemoteComms]] = {}
         self._must_empty = False
         self._closing: set[asyncio.Future[None]] = set()
+        self._shown = shown_cells(connection_file)
+        self._missed: MissedOutputs | None = None
+        self._looking: asyncio.Task[None] | None = None
+        if self._shown.path and self._earlier_agents:
+            self._looking = asyncio.ensure_future(self._look_for_missed())
         self._to_attach = self._mark.attached()
         self._attached_before = ""
         with suppress(SettingError):  # the first cell reports it, and tries again
@@ -94,6 +107,37 @@ class CurrentSession:
             session_id=ids.get("session_id") or None,
         )
         self._to_attach, self._attached_before = {}, ids["chat_id"]
+
+    async def _look_for_missed(self) -> None:
+        """Find an agent that an earlier kernel of the notebook has left, and what was missed.
+
+        No sandbox is started or woken for that.
+        """
+        with suppress(IvyError):  # the first cell tells what is wrong
+            session = self.wanted()
+            if session.lifecycle.local and local_server.find() is None:
+                return
+            await session.open_live(await session.lifecycle.status(retry=False))
+
+    def _hear(self, message: Message) -> None:
+        if self._missed is not None:
+            self._missed.heard(message)
+        self._on_background(message)
+
+    def _tell_missed(self, event: Event) -> None:
+        """Have what was missed brought into the journal, when an agent is found again."""
+        if not self._shown.path:
+            return
+        if self._missed is None and isinstance(event, AgentOpened):
+            # Not on a warm cell's way: only here.
+            from ivy_kernel.kernel.missed_outputs import MissedOutputs
+
+            self._missed = MissedOutputs(self._shown, self._output_limit)
+        if self._missed is not None:
+            self._missed.on_event(event)
+
+    def _output_limit(self) -> OutputLimit:
+        return OutputLimit(self.live.current().output_limit_bytes)
 
     def note(self) -> str:
         """Return, once, what the user's first cell has to say; empty for nothing."""
@@ -148,15 +192,17 @@ class CurrentSession:
                 self._agents.add(chat, campaign_id, event.ending)
             comms.on_event(event)
             self._on_event(event)
+            self._tell_missed(event)
 
         session = open_session(
             self.live,
             fresh=must_empty,
             session_key=self._session_key,
-            on_background=self._on_background,
+            on_background=self._hear,
             on_event=on_event,
             namespace=namespace,
             is_behind=self._is_behind,
+            notebook=notebook_id_of(notebook_path()) if self._shown.path else "",
         )
         self._chat, self._must_empty, self.comms = chat, must_empty, comms
         return session

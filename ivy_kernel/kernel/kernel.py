@@ -20,6 +20,7 @@ from traitlets import Instance
 from ivy_kernel._version import __version__
 from ivy_kernel.errors import local_fault
 from ivy_kernel.kernel.base import (
+    SHELL_NUMBER,
     SOCKET_BYTES,
     SOCKET_MESSAGES,
     ZMQ_SOCKET_MESSAGES,
@@ -28,14 +29,18 @@ from ivy_kernel.kernel.base import (
 )
 from ivy_kernel.kernel.ports import HeldPorts
 from ivy_kernel.kernel.requests import (
-    SHELL_NUMBER,
     CodeHelp,
     ControlRequests,
     History,
     ReceivedInterrupt,
     request_input,
 )
-from ivy_kernel.kernel.restart import AgentRecords, RestartMark, go_on_after
+from ivy_kernel.kernel.restart import (
+    go_on_after,
+    has_agents,
+    is_kept_for_next_server,
+    mark_unused,
+)
 from ivy_kernel.models import sendable
 from ivy_kernel.settings.settings import take_keys
 
@@ -94,11 +99,10 @@ class IvyKernel(BaseKernel):
         self._cell_lock = asyncio.Lock()
         self._cell_ident: Any = None
         self._cell_number: int | None = None
-        self._received = 0  # messages on the shell channel; written by its thread alone
-        self._taken = 0  # of these, messages that the main loop has begun to handle
         self._early_interrupt: ReceivedInterrupt | None = None
         self._warming_up = False
         self._sandbox_counts = False
+        self._reply_metadata: dict[str, Json] = {}  # of cells that have ended, by request
 
     # Kernel info -------------------------------------------------------------------------------
     @property
@@ -123,8 +127,16 @@ class IvyKernel(BaseKernel):
         if not self._warming_up:
             self._warming_up = True
             asyncio.get_running_loop().call_later(
-                WARM_UP_DELAY_SECONDS, threading.Thread(target=_import_cells, daemon=True).start
+                WARM_UP_DELAY_SECONDS, threading.Thread(target=self._warm_up, daemon=True).start
             )
+
+    def _warm_up(self) -> None:
+        """Import what cells need, and have the session look for what was missed, if anything."""
+        with suppress(Exception):  # the first cell does it again, and reports the error
+            import_module("ivy_kernel.kernel.cells")
+            is_expected = has_agents(getattr(self.parent, "connection_file", ""))
+            if self.shown.path and is_expected and self.main_loop is not None:
+                self.main_loop.call_soon_threadsafe(self._open_runner)
 
     # Cells -------------------------------------------------------------------------------------
     async def do_execute(
@@ -157,7 +169,10 @@ class IvyKernel(BaseKernel):
                 user_expressions=dict(user_expressions or {}),
                 allow_stdin=allow_stdin,
                 header=parent["header"],
+                cell_id=str((parent.get("metadata") or {}).get("cellId") or ""),
             )
+            if store_history:
+                self.shown.begin(code, cell.cell_id, parent, count)
             number = SHELL_NUMBER.get()
             outcome = await self.on_main_loop(self._run_alone(cell, parent, ident, number))
         except BaseException as exc:  # whatever happens, the front end gets its one reply
@@ -165,8 +180,16 @@ class IvyKernel(BaseKernel):
             outcome = self._faulted(exc, parent, silent=silent)
         # Front ends send hidden cells by themselves; the user's cells behind them stand alone.
         self.aborts_queue = store_history or silent or not outcome.was_refused
+        self._reply_metadata[str(parent["header"].get("msg_id"))] = outcome.metadata
         reply: Json = sendable(outcome.reply)
-        return {**reply, "execution_count": self._reply_count(count, outcome, store_history)}
+        count = self._reply_count(count, outcome, store_history)
+        self.shown.end(parent, outcome, count)
+        return {**reply, "execution_count": count}
+
+    def finish_metadata(self, parent: Json, metadata: Json, reply_content: Json) -> Json:
+        """Called by ipykernel for the metadata of a cell's reply; adds what the sandbox says."""
+        told = self._reply_metadata.pop(str(parent["header"].get("msg_id")), {})
+        return {**super().finish_metadata(parent, metadata, reply_content), **told}
 
     async def _run_alone(self, cell: Cell, parent: Json, ident: Any, number: int | None) -> Outcome:
         """Run a cell after those that came before it, on whichever channel."""
@@ -349,28 +372,16 @@ class IvyKernel(BaseKernel):
         )
         return {"status": "ok", "history": found}
 
-    # What the shell channel brings --------------------------------------------------------------
-    async def shell_channel_thread_main(self, msg: Any) -> None:
-        """Called by ipykernel 7 on the shell channel's thread, before `shell_main` on the main."""
-        self._received += 1
-        await super().shell_channel_thread_main(msg)
-
-    async def shell_main(self, subshell_id: str | None, msg: Any) -> None:
-        """See `BaseKernel`. Both count the same messages in the same order."""
-        # One part alone is a message of ipykernel to itself.
-        if getattr(self, "shell_channel_thread", None) is not None and len(msg) > 1:
-            self._taken += 1
-            SHELL_NUMBER.set(self._taken)
-        await super().shell_main(subshell_id, msg)
-
     # Interrupt and shutdown (on the control thread) ---------------------------------------------
     async def interrupt_request(self, stream: Any, ident: Any, parent: Json) -> None:
         """Stop the running cell, and answer when that is under way (message spec, "Interrupt")."""
         content: Json = {"status": "ok"}
-        if self._local_running:  # it blocks the main loop, where only a signal reaches it
+        if is_kept_for_next_server(getattr(self.parent, "connection_file", "")):
+            pass  # jupyter_client interrupts whatever it shuts down
+        elif self._local_running:  # it blocks the main loop, where only a signal reaches it
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         elif self.main_loop is not None:
-            interrupt = ReceivedInterrupt(parent["header"], self._received, self.cell_parent)
+            interrupt = ReceivedInterrupt(parent["header"], self.received, self.cell_parent)
             work = asyncio.wrap_future(
                 asyncio.run_coroutine_threadsafe(self._interrupt(interrupt), self.main_loop)
             )
@@ -410,13 +421,12 @@ class IvyKernel(BaseKernel):
         An earlier process of this kernel, after whose end no cell was run, may have left some.
         """
         connection_file = getattr(self.parent, "connection_file", "")
+        if not restart and is_kept_for_next_server(connection_file):
+            return {"status": "ok", "restart": False}  # all of it goes on, for the next kernel
         if self.runner is not None:
             self.runner.before_shutdown(restart=restart)
-        elif restart:
-            agents = AgentRecords(connection_file).all()
-            RestartMark(connection_file).set(record.chat for record in agents)
         else:
-            RestartMark(connection_file).remove_all()
+            mark_unused(connection_file, restart=restart)
         if self.main_loop is not None and self.runner is not None:
             work = asyncio.run_coroutine_threadsafe(
                 self.runner.shutdown(restart=restart), self.main_loop
@@ -425,11 +435,6 @@ class IvyKernel(BaseKernel):
                 await asyncio.wait_for(asyncio.wrap_future(work), SHUTDOWN_WAIT_SECONDS)
         go_on_after(connection_file, getattr(self.parent, "cli_config", None), restart=restart)
         return {"status": "ok", "restart": restart}
-
-
-def _import_cells() -> None:
-    with suppress(Exception):  # the first cell imports it again, and reports the error
-        import_module("ivy_kernel.kernel.cells")
 
 
 # The application --------------------------------------------------------------------------------

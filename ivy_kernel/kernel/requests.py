@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -21,12 +20,8 @@ if TYPE_CHECKING:  # importing it takes longer than the kernel's start
     from ivy_kernel.kernel.cells import CellRunner
     from ivy_kernel.routes.base import LiveKernel
 
+
 # Interrupts (control channel) --------------------------------------------------------------------
-SHELL_NUMBER: ContextVar[int | None] = ContextVar("shell_number", default=None)
-"""The number of the message that is handled, of those that the shell channel has brought; ``None``
-where they are not counted."""
-
-
 @dataclass(frozen=True, slots=True)
 class ReceivedInterrupt:
     """An ``interrupt_request``, and how far things were when it came (message spec, "Interrupt").

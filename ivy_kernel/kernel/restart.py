@@ -17,8 +17,10 @@ name of its connection file, which outlives restarts and crashes:
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -34,6 +36,7 @@ from jupyter_core.paths import jupyter_runtime_dir
 
 from ivy_kernel.errors import IvyError, NotSentError
 from ivy_kernel.session import private_file
+from ivy_kernel.session.kernel_registry import kernel_id_of
 from ivy_kernel.settings.settings import environment_with_keys
 
 if TYPE_CHECKING:  # what takes long to import is imported when a process ends, or goes on after it
@@ -45,14 +48,88 @@ Chat = tuple[str, ...]
 """Identity of a chat: the API's address, and the chat's id."""
 
 
+@functools.cache
 def session_key_of(connection_file: str) -> str:
     """Return the name of this kernel in a sandbox, which is the same after a restart.
+
+    Where a Jupyter server has ended and left a notebook's agent, it is the name of the kernel
+    before, for the one kernel that the notebook has then.
+    """
+    key = _key_of_file(connection_file)
+    if _records_of(key):
+        return key  # this kernel's own
+    if not os.environ.get("JPY_SESSION_NAME"):
+        return key
+    from ivy_kernel.kernel.missed_outputs import NotebookClaim  # other kernels claim nothing
+
+    return NotebookClaim(connection_file, key, lambda other: bool(_records_of(other))).take()
+
+
+def _key_of_file(connection_file: str) -> str:
+    """Return a name for the kernels of a connection file.
 
     The file's name alone would not do: ``kernel.json`` is a common one, and two machines may share
     a sandbox.
     """
     path = str(Path(connection_file).absolute())
     return hashlib.sha256(f"{platform.node()}\n{path}".encode()).hexdigest()[:20]
+
+
+def _records_of(session_key: str) -> list[Path]:
+    return sorted(Path(jupyter_runtime_dir()).glob(f"ivy-agent-{session_key}-*"))
+
+
+def has_agents(connection_file: str) -> bool:
+    """Whether an earlier process has left an agent that this kernel may find."""
+    return bool(_records_of(session_key_of(connection_file)))
+
+
+# When the Jupyter server ends ---------------------------------------------------------------------
+KEPT_SECONDS = 120.0
+"""A server that ends shuts its kernels down within this time, or kills them."""
+
+
+def keep_for_next_server(kernel_ids: Iterable[str]) -> None:
+    """Have kernels leave their agents when they are shut down now: it is their server that ends.
+
+    What runs in the sandboxes goes on, and the variables stay. Called by the server extension
+    before the server shuts its kernels down; never raises.
+
+    Parameters
+    ----------
+    kernel_ids
+        The kernels, as their Jupyter server calls them.
+    """
+    for kernel_id in kernel_ids:
+        with suppress(OSError):
+            private_file.write_json(_keep_path(kernel_id), {"at": time.time()})
+
+
+def is_kept_for_next_server(connection_file: str) -> bool:
+    """Whether a shutdown, or the interrupt before it, that is asked for now is the server's end."""
+    try:
+        at = float(private_file.read_json(_keep_path(kernel_id_of(connection_file)))["at"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    # Only for notebooks: nothing else finds its agent again.
+    return abs(time.time() - at) < KEPT_SECONDS and bool(os.environ.get("JPY_SESSION_NAME"))
+
+
+def _keep_path(kernel_id: str) -> Path:
+    which = hashlib.sha256(kernel_id.encode()).hexdigest()[:20]
+    return Path(jupyter_runtime_dir()) / f"ivy-keep-{which}"
+
+
+def mark_unused(connection_file: str, *, restart: bool) -> None:
+    """Note the end of a process that has run no cell; one before it may have left agents."""
+    if restart:
+        agents = AgentRecords(connection_file).all()
+        RestartMark(connection_file).set(record.chat for record in agents)
+    else:
+        RestartMark(connection_file).remove_all()
+
+
+# Files of one kernel ------------------------------------------------------------------------------
 
 
 def _key_hash(connection_file: str) -> str:
@@ -176,10 +253,12 @@ class AgentRecords:
     ----------
     connection_file
         The kernel's connection file; its name outlives restarts.
+    session_key
+        The kernel's name in sandboxes, where another process knows it; empty for this process's.
     """
 
-    def __init__(self, connection_file: str) -> None:
-        self._name = f"ivy-agent-{session_key_of(connection_file)}"
+    def __init__(self, connection_file: str, session_key: str = "") -> None:
+        self._name = f"ivy-agent-{session_key or session_key_of(connection_file)}"
 
     def add(self, chat: Chat, campaign_id: str, ending: EndingCall) -> None:
         """Called when an agent was found or started; it replaces an earlier one of the chat."""
@@ -282,6 +361,7 @@ def go_on_after(connection_file: str, flags: Config | None, *, restart: bool) ->
         return
     order: dict[str, Any] = {
         "connection_file": connection_file,
+        "session_key": session_key_of(connection_file),
         "flags": flags or {},
         "restart": restart,
     }
@@ -348,7 +428,7 @@ def main() -> None:
     from traitlets.config import Config
 
     order: dict[str, Any] = json.load(sys.stdin)
-    records = AgentRecords(order["connection_file"])
+    records = AgentRecords(order["connection_file"], order["session_key"])
     flags, restart = Config(order["flags"]), bool(order["restart"])
 
     async def end_all() -> None:

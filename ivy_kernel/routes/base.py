@@ -38,6 +38,30 @@ class RouteListener(BackgroundListener, Protocol):
         """
 
 
+class WorkOwner(Protocol):
+    """Wants work to be done beside cells in a sandbox's kernel; the session's recovery is one."""
+
+    def configuration(self) -> Json | None:
+        """Return what a new kernel is to be told with its first cell; ``None`` for nothing.
+
+        Called by the agent route before a cell is sent to a kernel for the first time. It may hold
+        a key: it goes to the sandbox alone.
+        """
+
+    def configured(self, holder: str, reply: Json | None, why: str) -> None:
+        """Called with the kernel's reply to that, before the cell's own messages come.
+
+        Parameters
+        ----------
+        holder
+            The kernel, as in `Namespace`.
+        reply
+            The reply's content; ``None`` where the kernel cannot do such work.
+        why
+            Why not.
+        """
+
+
 class LiveKernel(Protocol):
     """A kernel behind a route that takes requests at any time, beside cells.
 
@@ -64,6 +88,41 @@ class LiveKernel(Protocol):
 
         Called by the kernel for requests that the sandbox's kernel must answer (message spec,
         "Debug request").
+        """
+
+    async def configure(self) -> None:
+        """Have the kernel told, before any cell, what its `WorkOwner` wants; return when it is.
+
+        Called by the session before it restores variables. It opens the route where need be.
+
+        Raises
+        ------
+        WorkError
+            When it cannot do such work.
+        """
+
+    async def work(self, content: Json, *, timeout_seconds: float = 60.0) -> Json:
+        """Have the kernel's process do something beside cells, after those that it was given.
+
+        Called by the session for checkpoints, packages and receipts. It is an ``ivy_work_request``
+        on the shell channel (docs/agent-protocol.md, "Work beside cells").
+
+        Parameters
+        ----------
+        content
+            ``do`` names what to do; the rest depends on it.
+        timeout_seconds
+            For the reply, which waits behind a running cell.
+
+        Returns
+        -------
+        Json
+            The content of the reply.
+
+        Raises
+        ------
+        WorkError
+            When it was refused, or failed there.
         """
 
     async def send_comm(

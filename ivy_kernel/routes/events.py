@@ -9,7 +9,7 @@ import dataclasses
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from ivy_kernel.errors import (
     AnswerError,
@@ -49,6 +49,59 @@ class EndingCall:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptCell:
+    """A cell in what a sandbox keeps of what was said there.
+
+    Parameters
+    ----------
+    run
+        The message id of its request.
+    cell_id, number, code
+        The cell's id in the notebook, its number, and the SHA-256 of its code.
+    log
+        Names the agent whose log it is.
+    start, end
+        Where in the log it is; ``end`` is ``None`` while it runs.
+    fate
+        ``ok``, ``error``, ``aborted``, ``lost`` or ``unknown``; empty while it runs.
+    at
+        When it was submitted: Unix time, by the sandbox's clock.
+    """
+
+    run: str
+    cell_id: str
+    number: int
+    code: str
+    log: str
+    start: int
+    end: int | None
+    fate: str
+    at: float = 0.0
+
+
+class KeptOutputs(Protocol):
+    """What an agent has said before, to be read beside what it says now. The poller is one."""
+
+    async def kept_cells(self) -> tuple[list[KeptCell], int]:
+        """Return the newest cells, in the order of their submission, and where the log ends.
+
+        Raises
+        ------
+        IvyError
+            They could not be read.
+        """
+
+    async def read_kept(self, offset: int) -> tuple[int, bytes]:
+        """Return a slice of the log and where it begins: later where so much is not kept.
+
+        Raises
+        ------
+        IvyError
+            It could not be read.
+        """
+
+
+@dataclass(frozen=True, slots=True)
 class AgentOpened:
     """An agent has been found or started, and verified by a second call.
 
@@ -60,11 +113,14 @@ class AgentOpened:
         Message ids of requests that its kernel was still working on.
     ending
         Ends it, also when this connection is gone.
+    kept
+        What it has said before.
     """
 
     is_found: bool
     running: tuple[str, ...] = ()
     ending: EndingCall | None = field(default=None, compare=False)
+    kept: KeptOutputs | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

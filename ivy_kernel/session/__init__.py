@@ -12,8 +12,11 @@
     chats.py           the chats that this person has used, by name; the account's default chat
     output.py          how fast output is shown: throttled, coalesced, bounded
     output_limit.py    how much of it: head, tail, and the whole in a private file
+    output_journal.py  what each cell has said, kept on this machine: written by the kernel
+    journal_reader.py  the same read: cells as a notebook has them, and what is new
     kernel_registry.py what this user's processes tell each other: which kernel uses which sandbox,
                        and what one of them has learned of its status, and of what it uses
+    notebook_record.py what this machine keeps of a notebook: keys, its cells' code, locks, copies
     private_file.py    files for their user's eyes only, written whole or not at all; the settings'
                        is one of them
     mirror.py          a directory of the sandbox that is made what a small local folder is

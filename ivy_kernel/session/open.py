@@ -10,6 +10,7 @@ import fcntl
 import json
 import uuid
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -160,6 +161,7 @@ def open_session(
     on_event: Callable[[Event], None] | None = None,
     namespace: Namespace | None = None,
     is_behind: Callable[[], bool] = bool,
+    notebook: str = "",
 ) -> Session:
     """Return a session on the sandbox that the settings name. Sends no request yet.
 
@@ -169,6 +171,8 @@ def open_session(
         The settings.
     fresh, session_key, on_background, on_event, is_behind, namespace
         As in `Session`.
+    notebook
+        As in `AgentOptions`.
 
     Raises
     ------
@@ -177,6 +181,7 @@ def open_session(
     """
     settings = live.current()
     lifecycle = open_lifecycle(live)
+    agent_options = LOCAL_AGENT if lifecycle.local else CLOUD_AGENT
     return Session(
         lifecycle,
         route=settings.route,
@@ -189,7 +194,7 @@ def open_session(
         on_background=on_background,
         on_event=on_event,
         is_behind=is_behind,
-        agent_options=LOCAL_AGENT if lifecycle.local else CLOUD_AGENT,
+        agent_options=replace(agent_options, notebook=notebook),
         namespace=namespace,
     )
 

@@ -10,7 +10,7 @@ from ivy_kernel.errors import RouteError
 from ivy_kernel.models import Json, Namespace
 from ivy_kernel.routes.agent.pacing import AgentOptions
 from ivy_kernel.routes.agent.route import AgentRoute
-from ivy_kernel.routes.base import LiveKernel, Route, RouteListener
+from ivy_kernel.routes.base import LiveKernel, Route, RouteListener, WorkOwner
 from ivy_kernel.routes.one_call import NotebookRoute, ScriptRoute
 from ivy_kernel.routes.tools import PYTHON_TOOL, SandboxTools
 from ivy_kernel.session.lifecycle import Lifecycle
@@ -40,6 +40,8 @@ class RouteChoice:
         Of the agent route; ``None``: the defaults.
     namespace
         The notebook's variables in this sandbox.
+    work
+        As in `AgentRoute`.
     """
 
     def __init__(
@@ -53,8 +55,10 @@ class RouteChoice:
         session_key: str,
         agent_options: AgentOptions | None = None,
         namespace: Namespace,
+        work: WorkOwner | None = None,
     ) -> None:
         self._namespace = namespace
+        self._work = work
         self._lifecycle = lifecycle
         self._listener = listener
         self._wanted = wanted
@@ -134,6 +138,7 @@ class RouteChoice:
                     listener=self._listener,
                     options=self._agent_options,
                     namespace=self._namespace,
+                    work=self._work,
                 ),
                 NotebookRoute(tools, cell_timeout_seconds=seconds, namespace=self._namespace),
                 ScriptRoute(tools, cell_timeout_seconds=seconds),

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
 import json
 import secrets
 import zlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import datetime, timezone
 
 from ivy_kernel.agent import PROTOCOL_VERSION
 from ivy_kernel.errors import AnswerError
-from ivy_kernel.models import Json
+from ivy_kernel.models import Cell, Channel, Json
 from ivy_kernel.routes.agent.failures import (
     ConnectionListener,
     FailureStreak,
@@ -385,3 +387,86 @@ def _raise_if_refused(response: AgentResponse) -> None:
         raise UnknownAgentError
     if error is not None or "fragment" in response.header:
         raise AnswerError(f"The agent could not read a request: {response.header.get('why')}")
+
+
+# -- what is submitted
+
+
+@dataclass(frozen=True)
+class OutgoingMessage:
+    """A message for the sandbox's kernel (message spec, "General message format").
+
+    Parameters
+    ----------
+    channel
+        The channel it goes to: shell, control or stdin.
+    header, content, parent, metadata, buffers
+        The parts of a Jupyter message.
+    """
+
+    channel: Channel
+    header: Json
+    content: Json
+    parent: Json | None = None
+    metadata: Json | None = None
+    buffers: tuple[bytes, ...] = ()
+
+    @property
+    def message_id(self) -> str:
+        """The id that its reply will name."""
+        return str(self.header["msg_id"])
+
+    def body(self, generation: int) -> Json:
+        """Return it as a submission's body.
+
+        The agent hands it to the kernel of this generation only and refuses it when that one has
+        been replaced: a cell never runs in a namespace that its user does not expect.
+        """
+        body: Json = {
+            "c": self.channel,
+            "h": self.header,
+            "d": self.content,
+            "m": self.metadata or {},
+            "g": generation,
+        }
+        if self.parent is not None:
+            body["p"] = self.parent
+        if self.buffers:
+            body["b"] = [base64.b64encode(buffer).decode("ascii") for buffer in self.buffers]
+        return body
+
+
+def header_of(msg_type: str, header: Json | None = None) -> Json:
+    """Return a message header; the front end's own where there is one, without its subshell."""
+    made = {
+        "msg_id": secrets.token_hex(16),
+        "msg_type": msg_type,
+        "username": "ivy",
+        "session": "ivy",
+        "date": datetime.now(timezone.utc).isoformat(),
+        "version": "5.3",
+    }
+    made.update(header or {})
+    made.pop("subshell_id", None)
+    return made
+
+
+def execute_request(cell: Cell) -> OutgoingMessage:
+    """Return a cell's ``execute_request``; the local kernel handles ``stop_on_error``.
+
+    Its metadata say which cell of which notebook it is; hidden cells are none.
+    """
+    content = {
+        "code": cell.code,
+        "silent": cell.silent,
+        "store_history": cell.store_history,
+        "user_expressions": cell.user_expressions,
+        "allow_stdin": cell.allow_stdin,
+        "stop_on_error": False,
+    }
+    metadata: Json = {}
+    if cell.store_history and not cell.silent:
+        code = hashlib.sha256(cell.code.encode("utf-8", "surrogatepass")).hexdigest()
+        metadata["ivy"] = {"cell": cell.cell_id, "number": cell.execution_count, "code": code}
+    header = header_of("execute_request", cell.header)
+    return OutgoingMessage("shell", header, content, metadata=metadata)

@@ -175,6 +175,7 @@ class AgentStarter:
                 "kernel": self._options.kernel,
                 "idle_lifetime_seconds": self._options.idle_lifetime_seconds,
                 "log_limit_bytes": self._options.log_limit_bytes,
+                "notebook": self._options.notebook,
             },
             environment=dict(self._options.environment),
         )
@@ -226,6 +227,10 @@ class AgentStarter:
             if isinstance(error, ApiError) and error.status_code in (400, 404):
                 raise LaunchFailedError(f"{method.start_tool}: {error}") from error
             raise error
+
+
+RESTART_SECONDS = 60.0
+READY_POLL_SECONDS = 0.02
 
 
 # The connection ----------------------------------------------------------------------------------
@@ -312,6 +317,21 @@ class AgentConnection:
         pending.end(RequestEndedError("interrupted", SandboxError("Interrupted before it ran.")))
         self._table.remove(pending)
         return True
+
+    async def restart_kernel(self) -> None:
+        """Replace the kernel; see `AgentRoute.restart_kernel`."""
+        poller = await self.opened()
+        self._namespace.forget()  # the user has asked for it, so expects no variables
+        restart_id = secrets.token_hex(8)
+        self._table.expect_restart(restart_id)
+        poller.submit({"do": "restart", "id": restart_id})
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + RESTART_SECONDS
+        while self._table.is_restarting:
+            if self.poller is not poller or loop.time() > deadline:
+                self._table.expect_restart("")
+                raise NoAnswerError("The sandbox's kernel did not come up after the restart.")
+            await asyncio.sleep(READY_POLL_SECONDS)
 
     # -- a loss, reported once
 
@@ -411,7 +431,8 @@ class AgentConnection:
         )
         self.poller = poller
         running = tuple(str(i) for i in agent.header.get("under_way") or ())
-        self._table.listener.on_event(AgentOpened(agent.is_found, running, ending_call(agent)))
+        opened = AgentOpened(agent.is_found, running, ending_call(agent), kept=poller)
+        self._table.listener.on_event(opened)
         if agent.is_found:
             poller.poll_for_background()
         return poller

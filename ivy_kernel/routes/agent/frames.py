@@ -15,12 +15,15 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from ivy_kernel.errors import AnswerError
-from ivy_kernel.models import Channel, Fate, Gpu, Json, Message, Meter, Resources
+from ivy_kernel.errors import AnswerError, WorkError
+from ivy_kernel.models import Channel, Fate, Gpu, Json, Message, Meter, Resources, visible
 from ivy_kernel.routes.agent.programs import BEGIN, END
+from ivy_kernel.routes.events import KeptCell
 
 # -- the log
 
+LARGEST_NUMBER = float(1 << 60)
+LONGEST_ID_CHARS = 256
 SLICES_KEPT = 64
 HELD_LIMIT_BYTES = 256 << 20
 CHANNELS: dict[str, Channel] = {
@@ -147,6 +150,38 @@ def to_message(record: Json) -> Message | None:
     )
 
 
+MOST_CELLS = 100_000
+
+
+def to_kept_cells(rows: object) -> list[KeptCell]:
+    """Return what a sandbox tells of its cells; the newest row of a cell is the one that counts.
+
+    What makes no sense is left out.
+    """
+    found: dict[str, KeptCell] = {}
+    for row in (rows if isinstance(rows, list) else [])[-MOST_CELLS:]:
+        cell = _to_kept_cell(row) if isinstance(row, dict) else None
+        if cell is not None:
+            found[cell.run] = cell
+    return list(found.values())
+
+
+def _to_kept_cell(row: Json) -> KeptCell | None:
+    texts = [row.get(name) for name in ("id", "cell", "code", "log", "fate")]
+    numbers = [row.get(name) for name in ("number", "start", "end")]
+    run, cell_id, code, log, fate = (text if isinstance(text, str) else "" for text in texts)
+    number, start, end = (
+        each if isinstance(each, int) and 0 <= each < LARGEST_NUMBER else None for each in numbers
+    )
+    is_sound = bool(run) and start is not None and (end is None or end >= start)
+    is_sound = is_sound and max(map(len, (run, cell_id, code, log, fate))) <= LONGEST_ID_CHARS
+    if not is_sound or start is None or (end is None and row.get("end") is not None):
+        return None
+    at = row.get("at")
+    seconds = float(at) if isinstance(at, int | float) and 0 <= at < LARGEST_NUMBER else 0.0
+    return KeptCell(run, cell_id, number or 0, code, log, start, end, fate, seconds)
+
+
 def is_execute_reply(message: Message) -> bool:
     """Whether a message is what a front end takes for a cell's reply (message spec, "Execute")."""
     content = message.content
@@ -182,6 +217,7 @@ HEADER_TYPES = {
     "nonce": str,
     "parked_seconds": int | float,
     "under_way": list,
+    "cells": list,
     **dict.fromkeys(("attached", "base", "offset", "end", "acknowledged"), int),
     **dict.fromkeys(("generation", "pending", "parked"), int),
 }
@@ -379,7 +415,6 @@ def _unpacked(text: str, size_bytes: int, crc: int) -> bytes | None:
 
 # -- what is used
 
-LARGEST_NUMBER = float(1 << 60)
 MOST_GPUS = 16
 LONGEST_NAME_CHARS = 60
 
@@ -423,3 +458,17 @@ def _to_gpu(row: object) -> Gpu | None:
     if memory is None:
         return None
     return Gpu(name or "GPU", row[1] if _is_amount(row[1]) else None, memory)
+
+
+def work_answer(answer: Json) -> Json:
+    """Return the content of an ``ivy_work_reply``.
+
+    Raises
+    ------
+    WorkError
+        When it says that the work was refused, or failed.
+    """
+    if answer.get("status") != "ok":
+        why = visible(f"{answer.get('ename')}: {answer.get('evalue')}")
+        raise WorkError(f"The sandbox's kernel refused ({why}).")
+    return answer

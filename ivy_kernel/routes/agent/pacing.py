@@ -360,6 +360,9 @@ class AgentOptions:
         After so long without contact the agent ends itself, and the variables with it.
     log_limit_bytes
         How much output is kept in the sandbox while no poll fetches it.
+    notebook
+        The name of the notebook under which its outputs are kept on the sandbox's disk; empty for
+        in memory alone.
     open_limit_seconds
         How long calls may fail while the agent is looked for.
     give_up_seconds
@@ -374,5 +377,6 @@ class AgentOptions:
     background_delay_seconds: float = 10.0
     idle_lifetime_seconds: float = 45 * 60.0
     log_limit_bytes: int = 64 << 20
+    notebook: str = ""
     open_limit_seconds: float = 90.0
     give_up_seconds: float = 900.0

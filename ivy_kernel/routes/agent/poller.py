@@ -17,19 +17,28 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ivy_kernel.errors import IvyError, NoAnswerError
 from ivy_kernel.models import Json
 from ivy_kernel.routes.agent.calls import AgentCalls, Submission
-from ivy_kernel.routes.agent.failures import ConnectionListener, Health, provably_not_run
+from ivy_kernel.routes.agent.failures import (
+    ConnectionListener,
+    Health,
+    UnknownAgentError,
+    provably_not_run,
+)
 from ivy_kernel.routes.agent.frames import (
     AgentResponse,
+    AgentUnresponsiveError,
     CorruptedError,
     Inbox,
+    NoAgentError,
     TruncatedError,
+    to_kept_cells,
     to_resources,
 )
 from ivy_kernel.routes.agent.pacing import FIRST_LIMIT_CHARS, PollScheduler, ResponseSizeLimit
 from ivy_kernel.routes.agent.requests import RequestTable
-from ivy_kernel.routes.events import ResourcesRead
+from ivy_kernel.routes.events import KeptCell, ResourcesRead
 
 _log = logging.getLogger(__name__)
 
@@ -53,6 +62,12 @@ SETTLE_SECONDS = 2.0
 BEHIND_FOR_SECONDS = 10.0
 BEHIND_ROOM_BYTES = 1 << 21
 """For a while after more was waiting than can be shown, no answer brings more than this."""
+
+KEPT_SLICE_BYTES = 4 << 20
+KEPT_ATTEMPTS = 6
+ASKING_ERRORS = (IvyError, NoAgentError, AgentUnresponsiveError, UnknownAgentError)
+KEPT_PAUSE_SECONDS = 1.0
+"""What an agent keeps is asked for in slices of this size, and so often, with a pause between."""
 
 PROBE_DELAY_SECONDS = 0.15
 """The head start of a poll before its probe, so that it can be parked by then."""
@@ -153,6 +168,38 @@ class Poller:
         )
         self._schedule_polls()
         return result
+
+    async def kept_cells(self) -> tuple[list[KeptCell], int]:
+        """See `KeptOutputs.kept_cells`."""
+        header = (await self._asked({"cells": True})).header
+        return to_kept_cells(header.get("cells")), header.get("end", 0)
+
+    async def read_kept(self, offset: int) -> tuple[int, bytes]:
+        """See `KeptOutputs.read_kept`."""
+        response = await self._asked({"read": [offset, KEPT_SLICE_BYTES]})
+        return response.header.get("offset", offset), response.body
+
+    async def _asked(self, request: Json) -> AgentResponse:
+        """Ask for something beside the polls, in an answer of the size that gets through."""
+        for is_last in (False,) * (KEPT_ATTEMPTS - 1) + (True,):
+            limits = {"limit": self.size_limit.limit_chars, "plain": self.size_limit.may_be_plain}
+            try:
+                return await self.calls.send({**request, **limits}, self._outbox.take())
+            except TruncatedError as error:
+                self._take_size(error)
+            except ASKING_ERRORS as error:
+                if is_last or self._is_closed:
+                    raise NoAnswerError(f"The sandbox did not answer: {error}") from error
+                await asyncio.sleep(KEPT_PAUSE_SECONDS)
+        raise NoAnswerError("No answer of the sandbox came through whole.")
+
+    def _take_size(self, error: TruncatedError) -> None:
+        """Learn from an answer that was cut off, or changed, on its way."""
+        self.calls.counters.truncated_answers += 1
+        if isinstance(error, CorruptedError):
+            self.size_limit.corrupted(error.size_chars, was_plain=error.was_plain)
+        else:
+            self.size_limit.truncated(error.size_chars)
 
     def close(self) -> None:
         """Stop polling; the agent lives on."""
@@ -343,11 +390,7 @@ class Poller:
         self._must_rewind = True
         self.calls.counters.failed_calls += 1
         if isinstance(error, TruncatedError):
-            self.calls.counters.truncated_answers += 1
-            if isinstance(error, CorruptedError):
-                self.size_limit.corrupted(error.size_chars, was_plain=error.was_plain)
-            else:
-                self.size_limit.truncated(error.size_chars)
+            self._take_size(error)
         elif self._backlog_bytes > FIRST_LIMIT_CHARS and not provably_not_run(error):
             self.size_limit.failed()
         # First, because what is withdrawn here is no reason to be patient below.

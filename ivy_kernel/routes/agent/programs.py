@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 # The same source must give the same bytes, whatever the dates of its files; zip begins in 1980.
 FIXED_DATE = (1980, 1, 1, 0, 0, 0)
 
+WORK_PACKAGE_NAME = "ivy_work"
+"""The name of ``agent/work`` in its archive."""
+
 
 @functools.cache
 def agent_archive() -> bytes:
@@ -38,9 +41,24 @@ def agent_archive() -> bytes:
     return buffer.getvalue()
 
 
+@functools.cache
+def work_archive() -> bytes:
+    """Return what the kernel's process does beside cells, as a zip archive.
+
+    It travels apart from the agent, once there is a kernel, so that the start program stays small.
+    The pickler goes with it, under a name of its own: it is then the same in every sandbox, and
+    disturbs none that the user has installed there.
+    """
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        _add_package(archive, resources.files("ivy_kernel.agent.work"), WORK_PACKAGE_NAME)
+        _add_package(archive, resources.files("cloudpickle"), f"{WORK_PACKAGE_NAME}/cloudpickle")
+    return buffer.getvalue()
+
+
 def _add_package(archive: zipfile.ZipFile, package: Traversable, name: str) -> None:
     for entry in sorted(package.iterdir(), key=lambda entry: entry.name):
-        if entry.is_dir() and entry.name != "__pycache__":
+        if entry.is_dir() and entry.name not in ("__pycache__", "work"):
             _add_package(archive, entry, f"{name}/{entry.name}")
         elif entry.name.endswith(".py"):
             _add(archive, f"{name}/{entry.name}", _without_docstrings(entry.read_text("utf-8")))
@@ -64,7 +82,9 @@ def _without_docstrings(source: str) -> str:
 
 
 def _add(archive: zipfile.ZipFile, name: str, text: str) -> None:
-    archive.writestr(zipfile.ZipInfo(name, FIXED_DATE), text)
+    entry = zipfile.ZipInfo(name, FIXED_DATE)
+    entry.compress_type = archive.compression
+    archive.writestr(entry, text)
 
 
 BEGIN = "IVY-BEGIN-"

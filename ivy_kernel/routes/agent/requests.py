@@ -7,19 +7,16 @@ two channels, and either may be first. What the agent reports can end it without
 from __future__ import annotations
 
 import asyncio
-import base64
-import secrets
+import contextlib
 from collections import deque
 from collections.abc import Coroutine
-from dataclasses import dataclass
-from datetime import datetime, timezone
 from typing import Any, TypeVar
 
-from ivy_kernel.errors import SandboxError, SandboxLostError
-from ivy_kernel.models import Cell, Channel, Fate, Json, Message, Namespace, Sink
-from ivy_kernel.routes.agent.calls import Submission
-from ivy_kernel.routes.agent.frames import is_execute_reply, to_message, to_meter
-from ivy_kernel.routes.base import BackgroundListener
+from ivy_kernel.errors import SandboxError, SandboxLostError, WorkError
+from ivy_kernel.models import Fate, Json, Message, Namespace, Sink
+from ivy_kernel.routes.agent.calls import Outbox, OutgoingMessage, Submission, header_of
+from ivy_kernel.routes.agent.frames import is_execute_reply, to_message, to_meter, work_answer
+from ivy_kernel.routes.base import BackgroundListener, WorkOwner
 from ivy_kernel.routes.events import (
     Arrival,
     KernelDied,
@@ -130,6 +127,11 @@ class PendingRequest:
         self._check()
 
     @property
+    def reply(self) -> Message | None:
+        """The kernel's reply, once it has come."""
+        return self._reply
+
+    @property
     def is_answered(self) -> bool:
         """Whether the kernel's reply has come."""
         return self._reply is not None
@@ -173,65 +175,6 @@ def _retrieve(task: asyncio.Task[Any]) -> None:
     """Retrieve a task's error: asyncio would log one that no caller waits for any more."""
     if not task.cancelled():
         task.exception()
-
-
-@dataclass(frozen=True)
-class OutgoingMessage:
-    """A message for the sandbox's kernel (message spec, "General message format").
-
-    Parameters
-    ----------
-    channel
-        The channel it goes to: shell, control or stdin.
-    header, content, parent, metadata, buffers
-        The parts of a Jupyter message.
-    """
-
-    channel: Channel
-    header: Json
-    content: Json
-    parent: Json | None = None
-    metadata: Json | None = None
-    buffers: tuple[bytes, ...] = ()
-
-    @property
-    def message_id(self) -> str:
-        """The id that its reply will name."""
-        return str(self.header["msg_id"])
-
-    def body(self, generation: int) -> Json:
-        """Return it as a submission's body.
-
-        The agent hands it to the kernel of this generation only and refuses it when that one has
-        been replaced: a cell never runs in a namespace that its user does not expect.
-        """
-        body: Json = {
-            "c": self.channel,
-            "h": self.header,
-            "d": self.content,
-            "m": self.metadata or {},
-            "g": generation,
-        }
-        if self.parent is not None:
-            body["p"] = self.parent
-        if self.buffers:
-            body["b"] = [base64.b64encode(buffer).decode("ascii") for buffer in self.buffers]
-        return body
-
-
-def header_of(msg_type: str, header: Json | None = None) -> Json:
-    """Return a message header; the front end's own where there is one, without its subshell."""
-    made = {
-        "msg_id": secrets.token_hex(16),
-        "msg_type": msg_type,
-        "username": "ivy",
-        "session": "ivy",
-        "date": datetime.now(timezone.utc).isoformat(),
-        "version": "5.3",
-    }
-    made.update(header or {})
-    made.pop("subshell_id", None)
-    return made
 
 
 LOCALLY_SENT_TYPES = ("status", "execute_input")
@@ -486,13 +429,79 @@ def _why_died(event: Json, exit_code: int, log: str) -> str:
     return describe_death(exit_code, log, memory=memory, oom_killed=oom_killed)
 
 
-def execute_content(cell: Cell) -> Json:
-    """Return the content of an ``execute_request``; the local kernel handles ``stop_on_error``."""
-    return {
-        "code": cell.code,
-        "silent": cell.silent,
-        "store_history": cell.store_history,
-        "user_expressions": cell.user_expressions,
-        "allow_stdin": cell.allow_stdin,
-        "stop_on_error": False,
-    }
+UNCONFIGURED = "its kernel does no such work: another version of Ivy Kernel has started it"
+
+
+class Configuring:
+    """Tells each kernel once what work it shall do beside cells.
+
+    Parameters
+    ----------
+    table
+        The requests in flight.
+    owner
+        Says what is wanted; ``None`` for nothing.
+    """
+
+    def __init__(self, table: RequestTable, owner: WorkOwner | None) -> None:
+        self._table = table
+        self._owner = owner
+        self._holder = ""
+        self._pending: PendingRequest | None = None
+        self._is_known = False
+
+    def add_to(self, outbox: Outbox, holder: str) -> None:
+        """Put it into the outbox, so that it travels in the same call as the cell behind it.
+
+        ``holder`` is the kernel that the cell is meant for.
+        """
+        if self._owner is None or holder == self._holder:
+            return
+        self._holder, self._is_known = holder, False
+        content = self._owner.configuration()
+        if content is None:
+            return
+        request = OutgoingMessage("shell", header_of("ivy_work_request"), content)
+        self._pending = PendingRequest(request.message_id, needs_idle=False)
+        self._table.add(self._pending)
+        self._pending.submission = outbox.add(request.body(self._table.generation))
+
+    def look(self, *, is_last: bool) -> None:
+        """Take its reply. Called when the cell behind it has ended, or failed to go out.
+
+        ``is_last``: that cell was answered. The kernel takes requests in order, so what has no
+        reply by then will get none.
+        """
+        pending, owner = self._pending, self._owner
+        if pending is None or owner is None:
+            return
+        reply = pending.reply
+        if reply is None and not (is_last or pending.is_done):
+            return
+        self._pending = None
+        self._table.remove(pending)
+        if reply is None and not is_last:
+            self._holder = ""  # the kernel is gone, or the cell was withdrawn: with the next one
+        elif reply is None:
+            owner.configured(self._holder, None, UNCONFIGURED)
+        else:
+            try:
+                owner.configured(self._holder, work_answer(reply.content), "")
+                self._is_known = True
+            except WorkError as error:
+                owner.configured(self._holder, None, str(error))
+
+    async def finish(self, timeout_seconds: float) -> None:
+        """Wait for the reply, where nothing runs behind it.
+
+        Raises
+        ------
+        WorkError
+            When there is none, or it is an error.
+        """
+        if self._pending is not None:
+            with contextlib.suppress(asyncio.TimeoutError, RequestEndedError):
+                await asyncio.wait_for(self._pending.wait(), timeout_seconds)
+            self.look(is_last=True)
+        if not self._is_known:
+            raise WorkError("The sandbox's kernel does no work beside cells.")

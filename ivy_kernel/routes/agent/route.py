@@ -12,27 +12,25 @@ import contextlib
 import secrets
 from typing import Literal, NoReturn
 
-from ivy_kernel.errors import (
-    AnswerError,
-    NoAnswerError,
-    SandboxError,
-    SandboxLostError,
-)
+from ivy_kernel.errors import AnswerError, NoAnswerError, SandboxError, SandboxLostError
 from ivy_kernel.models import Cell, Channel, Json, Message, Namespace, Outcome, Sink
-from ivy_kernel.routes.agent.calls import ToolCall
+from ivy_kernel.routes.agent.calls import (
+    OutgoingMessage,
+    ToolCall,
+    execute_request,
+    header_of,
+)
 from ivy_kernel.routes.agent.connection import AgentConnection, holder_of
 from ivy_kernel.routes.agent.failures import EndOfSandbox
-from ivy_kernel.routes.agent.frames import fate_of
+from ivy_kernel.routes.agent.frames import fate_of, work_answer
 from ivy_kernel.routes.agent.pacing import AgentOptions
 from ivy_kernel.routes.agent.requests import (
-    OutgoingMessage,
+    Configuring,
     PendingRequest,
     RequestEndedError,
     RequestTable,
-    execute_content,
-    header_of,
 )
-from ivy_kernel.routes.base import LiveKernel, RouteListener, RouteName
+from ivy_kernel.routes.base import LiveKernel, RouteListener, RouteName, WorkOwner
 from ivy_kernel.routes.events import (
     ENDED_UNDER_CELL,
     ERROR_NAMES,
@@ -52,8 +50,6 @@ from ivy_kernel.routes.events import (
 
 Interrupted = Literal["sent", "armed", "finished", "unreachable"]
 
-RESTART_SECONDS = 60.0
-READY_POLL_SECONDS = 0.02
 SHUTDOWN_SECONDS = 4.0
 COMM_SECONDS = 60.0
 QUESTION_SECONDS = 30.0  # callers have their own, shorter limits
@@ -61,6 +57,7 @@ INTERRUPT_SECONDS = 4.0
 GIVE_UP_SECONDS = 3.0
 """After the second interrupt of a cell, for it to end."""
 CONTROL_SECONDS = 60.0
+WORK_SECONDS = 60.0
 
 
 class AgentRoute:
@@ -86,6 +83,8 @@ class AgentRoute:
     namespace
         The notebook's variables in this sandbox, whichever route and session come before and after;
         ``None`` for one of its own.
+    work
+        Says what the kernel is to do beside cells; ``None`` for nothing.
     """
 
     name: RouteName = "agent"
@@ -101,11 +100,13 @@ class AgentRoute:
         listener: RouteListener,
         options: AgentOptions | None = None,
         namespace: Namespace | None = None,
+        work: WorkOwner | None = None,
     ) -> None:
         self.holder = ""
         self._listener = listener
         self._namespace = namespace or Namespace()
         self._table = RequestTable(self, self._namespace)
+        self._configuring = Configuring(self._table, work)
         options = options or AgentOptions()
         self._connection = AgentConnection(call, session_key, options, self._table)
         self._was_found = False
@@ -151,18 +152,7 @@ class AgentRoute:
 
     async def restart_kernel(self) -> None:
         """Replace the kernel by a new one with an empty namespace, whatever runs in the old one."""
-        poller = await self._connection.opened()
-        self._namespace.forget()  # the user has asked for it, so expects no variables
-        restart_id = secrets.token_hex(8)
-        self._table.expect_restart(restart_id)
-        poller.submit({"do": "restart", "id": restart_id})
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + RESTART_SECONDS
-        while self._table.is_restarting:
-            if self._connection.poller is not poller or loop.time() > deadline:
-                self._table.expect_restart("")
-                raise NoAnswerError("The sandbox's kernel did not come up after the restart.")
-            await asyncio.sleep(READY_POLL_SECONDS)
+        await self._connection.restart_kernel()
 
     async def close(self, *, keep: bool) -> None:
         """End the agent and its kernel, or leave them to a later process with the same key."""
@@ -194,8 +184,7 @@ class AgentRoute:
         RouteError, ApiError, NotSentError
             The cell has not run, because there is no agent or no way to it.
         """
-        header = header_of("execute_request", cell.header)
-        request = OutgoingMessage("shell", header, execute_content(cell))
+        request = execute_request(cell)
         pending = PendingRequest(request.message_id, is_cell=True, sink=sink)
         self._cell_id, self._interrupts = str(cell.header.get("msg_id", "")), 0
         # In the table before there is an agent, so that an interrupt can end it from now on.
@@ -207,6 +196,7 @@ class AgentRoute:
             self._connection.raise_loss()
             self._table.used_generation = self._table.generation
             self.holder = holder_of(poller.calls.agent.nonce, self._table.generation)
+            self._configuring.add_to(poller.calls.outbox, self.holder)
             pending.submission = poller.submit(request.body(self._table.generation))
             reply = await pending.wait()
         except RequestEndedError as error:
@@ -216,12 +206,15 @@ class AgentRoute:
         else:
             self._namespace.holder = self.holder
             content = dict(reply.content) if reply is not None else {}
-            return Outcome(fate_of(content, was_interrupted=pending.was_interrupted), content)
+            metadata = {"ivy": reply.metadata.get("ivy", {})} if reply is not None else {}
+            fate = fate_of(content, was_interrupted=pending.was_interrupted)
+            return Outcome(fate, content, metadata=metadata)
         finally:
             # Before the end is explained below: an interrupt that comes during that look at the
             # sandbox is not for this cell any more.
             self._cell_id = ""
             self._table.remove(pending)
+            self._configuring.look(is_last=pending.is_answered)
         if ended.has_not_run and ended.fate != "interrupted":
             self._raise_not_run(ended.cause)
         return await self._end_without_reply(ended, sink)
@@ -348,8 +341,20 @@ class AgentRoute:
 
     async def ask(self, msg_type: str, content: Json) -> Json | None:
         """Ask the kernel a question about code; the reply's content."""
-        reply = await self.request(msg_type, content, timeout_seconds=QUESTION_SECONDS)
-        return reply.content
+        return (await self.request(msg_type, content, timeout_seconds=QUESTION_SECONDS)).content
+
+    async def work(self, content: Json, *, timeout_seconds: float = WORK_SECONDS) -> Json:
+        """Have the kernel's process do something beside cells; see `LiveKernel.work`."""
+        reply = await self.request("ivy_work_request", content, timeout_seconds=timeout_seconds)
+        return work_answer(reply.content)
+
+    async def configure(self) -> None:
+        """Tell the kernel what its `WorkOwner` wants, without a cell; see `LiveKernel`."""
+        poller = await self._connection.opened()
+        self.holder = holder_of(poller.calls.agent.nonce, self._table.generation)
+        self._configuring.add_to(poller.calls.outbox, self.holder)
+        poller.submit({"do": "nothing"})  # so that it goes out
+        await self._configuring.finish(WORK_SECONDS)
 
     async def control(self, header: Json, content: Json) -> Json:
         """Make a request on the control channel, such as ``debug_request``; the reply's content."""

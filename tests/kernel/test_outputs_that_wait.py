@@ -1,0 +1,222 @@
+"""What cells say while their notebook has no kernel comes into its next kernel's journal."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from home import Home
+from kernel_driver import CellRun, KernelDriver, agent_variables, running_kernel
+from sandbox_server import RunningSandbox, until
+
+from ivy_kernel.kernel.restart import keep_for_next_server
+from ivy_kernel.session.journal_reader import JournalReader
+from ivy_kernel.session.kernel_registry import kernel_id_of
+
+Json = dict[str, Any]
+
+
+class Notebook:
+    """A notebook file, and the kernels that a Jupyter server starts for it.
+
+    Parameters
+    ----------
+    home
+        The directories of the server.
+    server, chat
+        The sandbox.
+    cells
+        Id to source.
+    """
+
+    def __init__(
+        self, home: Home, server: RunningSandbox, chat: str, cells: dict[str, str]
+    ) -> None:
+        self.home = home
+        self.chat = chat
+        self.cells = cells
+        self.path = home.work / "notebook.ipynb"
+        self._server = server
+        self.write()
+
+    def write(self) -> None:
+        """Write the file."""
+        cells = [{"id": key, "cell_type": "code", "source": s} for key, s in self.cells.items()]
+        self.path.write_text(json.dumps({"cells": cells, "nbformat": 4, "nbformat_minor": 5}))
+
+    @contextlib.contextmanager
+    def kernel(self) -> Iterator[NotebookKernel]:
+        """Start a kernel, as a server does."""
+        variables = agent_variables(self._server, self.chat)
+        variables["JPY_SESSION_NAME"] = str(self.path)
+        with running_kernel(self.home, variables) as driver:
+            yield NotebookKernel(self, driver)
+
+
+class NotebookKernel:
+    """One kernel of a notebook."""
+
+    def __init__(self, notebook: Notebook, driver: KernelDriver) -> None:
+        self.notebook = notebook
+        self.driver = driver
+        self.kernel_id = kernel_id_of(str(driver.manager.connection_file))
+        directory = notebook.home.data / "ivy" / "outputs"
+        self._reader = JournalReader(directory / f"{self.kernel_id}.jsonl")
+
+    def submit(self, cell_id: str) -> str:
+        """Send a cell, as JupyterLab does."""
+        client = self.driver.client
+        content = {"code": self.notebook.cells[cell_id], "silent": False, "store_history": True}
+        message = client.session.msg(
+            "execute_request", {**content, "allow_stdin": False}, metadata={"cellId": cell_id}
+        )
+        client.shell_channel.send(message)
+        return str(message["header"]["msg_id"])
+
+    def run(self, cell_id: str) -> CellRun:
+        """Run a cell."""
+        return self.driver.finish(self.submit(cell_id))
+
+    def begin(self, cell_id: str) -> str:
+        """Begin a cell, and wait for its first output."""
+        run = self.submit(cell_id)
+        self.driver.until(run, lambda message: message["msg_type"] == "stream")
+        return run
+
+    @property
+    def cells(self) -> dict[str, Json]:
+        """The cells in its journal."""
+        return self._reader.cells()[0]
+
+    def text(self, cell_id: str) -> str:
+        """What the journal has of a cell's stdout."""
+        outputs = self.cells.get(cell_id, {}).get("outputs", [])
+        return "".join(each["text"] for each in outputs if each.get("name") == "stdout")
+
+    def is_over(self, cell_id: str) -> bool:
+        """Whether a cell has ended, by the journal."""
+        return bool(self.cells.get(cell_id, {}).get("ended"))
+
+    def crash(self) -> None:
+        """Die as with a machine that crashes."""
+        os.kill(self.driver.pid, signal.SIGKILL)
+        until(lambda: not self.driver.client.is_alive(), "the kernel has died")
+
+    def stop_with_server(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """End as a kernel whose Jupyter server ends."""
+        with monkeypatch.context() as patch:
+            patch.setenv("JUPYTER_RUNTIME_DIR", str(self.notebook.home.runtime))
+            keep_for_next_server([self.kernel_id])
+        self.driver.stop()
+
+
+SAID = "begun\n" + "".join(f"line {number}\n" for number in range(50))
+
+
+def waits_for(path: Path) -> str:
+    """A cell that waits, for a minute at most, until a file is there."""
+    return (
+        "import os, time\n"
+        "print('begun', flush=True)\n"
+        "until = time.monotonic() + 60\n"
+        f"while not os.path.exists({str(path)!r}) and time.monotonic() < until: time.sleep(0.02)\n"
+        "for number in range(50): print('line', number)\n"
+        "'the result'\n"
+    )
+
+
+@pytest.fixture
+def notebook(tmp_path: Path, server: RunningSandbox, new_chat: Callable[[], str]) -> Notebook:
+    """A notebook, whose sandbox is there."""
+    cells = {
+        "a": "x = 41",
+        "b": waits_for(tmp_path / "go"),
+        "c": "print(x + 1)",
+        "d": "print('more')\n1/0",
+    }
+    return Notebook(Home(tmp_path / "home"), server, new_chat(), cells)
+
+
+def test_what_a_kernel_shows_is_in_its_journal(notebook: Notebook) -> None:
+    """Each cell with its outputs, number and fate, as the front end got them."""
+    with notebook.kernel() as kernel:
+        kernel.run("a")
+        shown = kernel.run("d")
+        cell = kernel.cells["d"]
+        assert kernel.text("d") == "more\n" == shown.text()
+        assert [each["output_type"] for each in cell["outputs"]] == ["stream", "error"]
+        assert (cell["number"], cell["fate"]) == (2, "failed")
+        assert kernel.cells["a"]["fate"] == "succeeded"
+        assert kernel.cells["a"]["outputs"] == []
+
+
+def test_a_cell_goes_on_when_its_server_ends(
+    notebook: Notebook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before any cell is run, the next kernel's journal has its outputs; variables stay too."""
+    with notebook.kernel() as first:
+        first.run("a")
+        first.run("d")
+        run = first.begin("b")
+        first.stop_with_server(monkeypatch)
+    (tmp_path / "go").touch()
+    with notebook.kernel() as second:
+        until(lambda: second.is_over("b"), "the journal has the cell", 30)
+        cell = second.cells["b"]
+        assert second.text("b") == SAID
+        assert cell["outputs"][-1]["data"]["text/plain"] == "'the result'"
+        assert (cell["run"], cell["fate"], cell["number"]) == (run, "succeeded", 3)
+        # What the kernel before had to its end is not said again.
+        assert list(second.cells) == ["b"]
+        assert second.run("c").text() == "42\n"
+        assert second.run("c").reply["execution_count"] == 5
+
+
+def test_a_cell_that_runs_when_its_kernel_crashes_goes_on_live(
+    notebook: Notebook, tmp_path: Path
+) -> None:
+    """The journal gets what it has said, and what it says from then on; nothing twice."""
+    with notebook.kernel() as first:
+        first.run("a")
+        run = first.begin("b")
+        first.crash()
+    with notebook.kernel() as second:
+        until(lambda: second.text("b") == "begun\n", "the journal has its beginning", 30)
+        assert not second.is_over("b")
+        assert second.cells["b"]["is_running"]
+        (tmp_path / "go").touch()
+        seen = second.driver.until(run, lambda message: message["msg_type"] == "execute_result")
+        assert "line 49" in "".join(m["content"].get("text", "") for m in seen)
+        until(lambda: second.is_over("b"), "the journal has its end", 30)
+        assert second.text("b") == SAID
+        assert second.cells["b"]["fate"] == "succeeded"
+        assert second.run("c").text() == "42\n"
+
+
+def test_shut_down_by_the_user_ends_it_all(notebook: Notebook) -> None:
+    """As ever: the next kernel of the notebook finds neither agent nor variables."""
+    with notebook.kernel() as first:
+        first.run("a")
+        first.driver.stop()
+    with notebook.kernel() as second:
+        assert second.run("c").reply["ename"] == "NameError"
+        assert list(second.cells) == ["c"]
+
+
+def test_a_kernel_beside_another_of_the_same_path_has_its_own_variables(
+    notebook: Notebook,
+) -> None:
+    """As with two Jupyter servers: neither takes the other's agent over."""
+    with notebook.kernel() as first:
+        first.run("a")
+        with notebook.kernel() as second:
+            assert second.run("c").reply["ename"] == "NameError"
+            assert first.run("c").text() == "42\n"
+            second.driver.stop()
+        assert first.run("c").text() == "42\n"
