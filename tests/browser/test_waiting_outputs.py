@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import signal
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import pytest
 from lab_window import Lab
 from playwright.sync_api import Route, expect
 from sandbox_server import RunningSandbox, until
+from thoroughness import further
+
+CHAT = "chat-in-browser"
+SESSION = "session-in-browser"
+CAMPAIGN = "campaign-in-browser"
 
 OUTPUTS = "**/ivy/outputs?*"
 
@@ -52,6 +60,16 @@ class Answers:
         self.asked.append(parse_qs(urlsplit(route.request.url).query))
         self._offset += 1
         route.fulfill(json={"offset": self._offset, "cells": self.cells})
+
+
+def wait_for_question(lab: Lab, answers: Answers, count: int) -> None:
+    """Wait until the page has asked more often than that."""
+
+    def asked() -> bool:
+        lab.page.wait_for_timeout(50)  # in which the browser's requests come here
+        return len(answers.asked) > count
+
+    until(asked, "the page has asked")
 
 
 def saved_cells(lab: Lab, name: str) -> list[dict[str, Any]]:
@@ -107,7 +125,7 @@ def test_outputs_go_into_the_cells_that_said_them(lab: Lab, sandbox: RunningSand
         answers.cells = {"cell-0": cell(sources[0], "run-0", "again\n")}
         count = len(answers.asked)
         lab.page.evaluate(LOOK)
-        until(lambda: len(answers.asked) > count or lab.page.wait_for_timeout(50), "it has asked")
+        wait_for_question(lab, answers, count)
         expect(lab.outputs()).to_have_text(["ended", "one\ntwo\nthree"])
         expect(lab.page.locator(".lm-TabBar-tab.lm-mod-current.jp-mod-dirty")).to_have_count(0)
     finally:
@@ -126,7 +144,7 @@ def test_a_page_leaves_what_it_receives_itself(lab: Lab, sandbox: RunningSandbox
         answers.cells = {"cell-0": cell(source, "run-0", "doubled\n", is_running=True)}
         count = len(answers.asked)
         lab.page.evaluate(LOOK)
-        until(lambda: len(answers.asked) > count or lab.page.wait_for_timeout(50), "it has asked")
+        wait_for_question(lab, answers, count)
         answers.cells = {}
         expect(lab.outputs()).to_have_text("begun\nended")
         expect(lab.page.locator(".jp-InputPrompt")).to_have_text("[1]:")
@@ -134,3 +152,73 @@ def test_a_page_leaves_what_it_receives_itself(lab: Lab, sandbox: RunningSandbox
         assert own["metadata"]["ivy"]["run"] not in ("", "run-0")
     finally:
         lab.page.unroute(OUTPUTS)
+
+
+TICKS = 8
+
+SLOW = """import pathlib, time
+ticks = pathlib.Path({ticks!r})
+for number in range({count}):
+    print("tick", number)
+    with ticks.open("a") as file:
+        file.write(f"{{number}}\\n")
+    time.sleep({pause})
+"""
+"""Says each half second where it is, and writes it down too."""
+
+
+def leave(lab: Lab, way: str, enough: Any) -> None:
+    """Do without the page, the server or both until the cell is where the test wants it."""
+    if way == "reloaded":
+        until(enough, "the cell is there")
+        lab.page.reload()
+        return
+    if way != "closed":
+        lab.running.stop(signal.Signals[way])
+    lab.page.close()
+    until(enough, "the cell is there")
+    if way != "closed":
+        lab.running.start()
+
+
+@pytest.mark.parametrize(
+    ("way", "moment", "turn"),
+    [
+        ("closed", "ended", 0),
+        ("reloaded", "runs", 0),
+        ("SIGINT", "ended", 0),
+        ("SIGKILL", "runs", 0),
+        *(
+            further(way, moment, turn)
+            for way in ("closed", "reloaded", "SIGINT", "SIGKILL")
+            for moment in ("runs", "ended")
+            for turn in range(1, 5)
+        ),
+    ],
+)
+def test_a_cell_says_the_same_without_its_page(
+    lab: Lab, sandbox: RunningSandbox, tmp_path: Path, way: str, moment: str, turn: int
+) -> None:
+    """Whatever ends during a cell, afterwards its outputs are in it: all, once, and saved."""
+    sandbox.ready(CHAT, SESSION, CAMPAIGN)
+    ticks = tmp_path / "ticks"
+    pause = 0.5 + 0.1 * turn
+    slow = SLOW.format(ticks=str(ticks), count=TICKS, pause=pause)
+    name = lab.running.write_notebook(f"{way}-{moment}-{turn}.ipynb", "print('before')", slow)
+    lab.open_notebook(name)
+    lab.run_all()
+    expect(lab.outputs().last).to_contain_text("tick 1")
+
+    def ticked() -> bool:
+        return len(ticks.read_text("utf-8").split()) >= (TICKS if moment == "ended" else 4)
+
+    leave(lab, way, ticked)
+    lab.reopen()
+    lab.open_notebook(name)
+    whole = "\n".join(f"tick {number}" for number in range(TICKS))
+    expect(lab.outputs()).to_have_text(["before", whole])
+    expect(lab.page.locator(".jp-InputPrompt")).to_have_text(["[1]:", "[2]:"])
+    cells = saved_cells(lab, name)
+    assert ["".join(one["outputs"][0]["text"]).strip() for one in cells] == ["before", whole]
+    assert [one["execution_count"] for one in cells] == [1, 2]
+    assert ticks.read_text("utf-8").split() == [str(number) for number in range(TICKS)]
