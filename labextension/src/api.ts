@@ -4,6 +4,10 @@ import { URLExt } from '@jupyterlab/coreutils';
 import { ServerConnection } from '@jupyterlab/services';
 
 import {
+  type IWaitingOutputs,
+  parseWaitingOutputs
+} from './outputs/outputsModel';
+import {
   type Action,
   type IAccount,
   type IAccountInput,
@@ -16,12 +20,19 @@ import {
   parseSandbox,
   parseSandboxList
 } from './protocol';
-import { type IChatsSource, type ISandboxSource, SourceError } from './source';
+import {
+  type IChatsSource,
+  type IOutputsSource,
+  type ISandboxSource,
+  SourceError
+} from './source';
 
 const NAMESPACE = 'ivy';
 
 /** Reads sandboxes and chats from, and acts on them through, the Jupyter server. */
-export class ServerSource implements ISandboxSource, IChatsSource {
+export class ServerSource
+  implements ISandboxSource, IChatsSource, IOutputsSource
+{
   constructor(settings: ServerConnection.ISettings) {
     this._settings = settings;
   }
@@ -89,6 +100,24 @@ export class ServerSource implements ISandboxSource, IChatsSource {
   async saveAccount(input: IAccountInput): Promise<IAccount> {
     const body = JSON.stringify({ ...input, check: true });
     return this._account({ method: 'POST', body });
+  }
+
+  async outputs(
+    kernelId: string,
+    path: string,
+    since: number
+  ): Promise<IWaitingOutputs> {
+    const query = URLExt.objectToQueryString({
+      kernel_id: kernelId,
+      path,
+      since
+    });
+    const body = await readJSON(await this._request(`outputs${query}`, {}));
+    const outputs = parseWaitingOutputs(body);
+    if (outputs === null) {
+      throw new SourceError({ kind: 'bad-answer' });
+    }
+    return outputs;
   }
 
   async *events(signal: AbortSignal): AsyncGenerator<string> {

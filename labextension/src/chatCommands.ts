@@ -7,7 +7,7 @@ import {
   Notification,
   showDialog
 } from '@jupyterlab/apputils';
-import { type Kernel, KernelMessage } from '@jupyterlab/services';
+import type { Kernel } from '@jupyterlab/services';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { DisposableSet, type IDisposable } from '@lumino/disposable';
 import { type ISignal, Signal } from '@lumino/signaling';
@@ -16,6 +16,7 @@ import { Widget } from '@lumino/widgets';
 import type { ChatsModel } from './chatsModel';
 import type { CurrentNotebook } from './currentNotebook';
 import { ivyIcon } from './icons';
+import { runLine } from './kernelLine';
 import type { SandboxModel } from './model';
 import type { IChat } from './protocol';
 import type { IChatActions } from './views/chats';
@@ -199,12 +200,12 @@ export class ChatSwitch implements IChatActions {
     }
     let loaded = false;
     if (kernel.name !== kernelName && !(await hasMagic(kernel))) {
-      await run(kernel, '%load_ext ivy_kernel', trans);
+      await runLine(kernel, '%load_ext ivy_kernel', trans);
       loaded = true;
     }
     const campaign =
       chat.campaignId === null ? '' : ` --campaign ${chat.campaignId}`;
-    await run(kernel, `%ivy attach ${chat.chatId}${campaign}`, trans);
+    await runLine(kernel, `%ivy attach ${chat.chatId}${campaign}`, trans);
     return loaded;
   }
 
@@ -300,36 +301,6 @@ async function hasMagic(kernel: Kernel.IKernelConnection): Promise<boolean> {
     data?: Record<string, unknown>;
   };
   return value.data?.['text/plain'] === 'True';
-}
-
-/** Run a line of ours in a kernel, beside the notebook's cells; rejects with the line's own error. */
-async function run(
-  kernel: Kernel.IKernelConnection,
-  code: string,
-  trans: TranslationBundle
-): Promise<void> {
-  const future = kernel.requestExecute({
-    code,
-    silent: false,
-    store_history: false,
-    allow_stdin: false
-  });
-  let printed = '';
-  future.onIOPub = (message: KernelMessage.IIOPubMessage): void => {
-    if (KernelMessage.isStreamMsg(message)) {
-      printed += message.content.text;
-    }
-  };
-  const { content } = await future.done;
-  if (content.status === 'error') {
-    // IPython prints some errors of magics instead of naming them in the reply.
-    throw new Error(content.evalue || printed.trim() || content.ename);
-  }
-  if (content.status !== 'ok') {
-    throw new Error(
-      trans.__('a cell that failed before it kept it from running; try again.')
-    );
-  }
 }
 
 /** The body of the dialog that asks for a chat that is not in the list. */

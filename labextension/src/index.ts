@@ -15,6 +15,7 @@ import {
 import { IDocumentManager } from '@jupyterlab/docmanager';
 import { IFileBrowserFactory } from '@jupyterlab/filebrowser';
 import { INotebookTracker } from '@jupyterlab/notebook';
+import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { IStatusBar } from '@jupyterlab/statusbar';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
@@ -25,15 +26,18 @@ import { CellCommandIDs, CellNotifier } from './cellNotifier';
 import { ChatsModel } from './chatsModel';
 import { addCommands, CommandIDs, pickSandbox } from './commands';
 import { CurrentNotebook } from './currentNotebook';
+import { addDetach, DetachCommandIDs } from './detach';
 import { addDrive } from './drive/controller';
 import { ivyIcon } from './icons';
 import { SandboxModel } from './model';
 import { SandboxNotifier } from './notifications';
+import { OutputsLoader } from './outputs/outputsLoader';
 import {
   DEFAULT_PREFERENCES,
   type IPreferences,
   readPreferences
 } from './preferences';
+import { addRestore, RestoreCommandIDs, Restorer } from './restore';
 import { PANEL_ID, SandboxPanel } from './views/panel';
 import { StatusItem } from './views/statusItem';
 import { Ticker } from './views/ticker';
@@ -62,7 +66,8 @@ const plugin: JupyterFrontEndPlugin<void> = {
     ICommandPalette,
     ISessionContextDialogs,
     IFileBrowserFactory,
-    IDocumentManager
+    IDocumentManager,
+    IRenderMimeRegistry
   ],
   activate: (
     app: JupyterFrontEnd,
@@ -75,7 +80,8 @@ const plugin: JupyterFrontEndPlugin<void> = {
     palette: ICommandPalette | null,
     sessionDialogs: ISessionContextDialogs | null,
     fileBrowsers: IFileBrowserFactory | null,
-    documents: IDocumentManager | null
+    documents: IDocumentManager | null,
+    renderMime: IRenderMimeRegistry | null
   ): void => {
     const trans = (translator ?? nullTranslator).load('ivy-kernel');
     const { commands, serviceManager, shell } = app;
@@ -94,6 +100,23 @@ const plugin: JupyterFrontEndPlugin<void> = {
     };
     const chatSwitch = new ChatSwitch(chatOptions);
 
+    const remaining = {
+      app,
+      notebooks,
+      current,
+      model,
+      trans,
+      kernelName: KERNEL_NAME,
+      outputs: new OutputsLoader({
+        notebooks,
+        source,
+        trans,
+        kernelName: KERNEL_NAME
+      }),
+      pick: () => pickSandbox(model, current)
+    };
+    const restoring = new Restorer(remaining);
+
     const openPanel = (): void => {
       shell.activateById(PANEL_ID);
     };
@@ -106,6 +129,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
         ticker,
         trans,
         isCurrent: sandbox => current.isIn(sandbox),
+        restoring: sandbox => restoring.stateOf(sandbox),
         chats,
         canUseChat: () => chatSwitch.canUse,
         switchingTo: () => chatSwitch.switchingTo,
@@ -173,6 +197,8 @@ const plugin: JupyterFrontEndPlugin<void> = {
       isPanelVisible
     });
     addChatCommands(chatOptions, chatSwitch, panel, openPanel);
+    addDetach(remaining);
+    addRestore(remaining, restoring, renderMime);
     const cellNotifier = new CellNotifier({
       app,
       notebooks,
@@ -186,7 +212,9 @@ const plugin: JupyterFrontEndPlugin<void> = {
     for (const command of [
       ...Object.values(CommandIDs),
       ...Object.values(ChatCommandIDs),
-      ...Object.values(CellCommandIDs)
+      ...Object.values(CellCommandIDs),
+      ...Object.values(DetachCommandIDs),
+      ...Object.values(RestoreCommandIDs)
     ]) {
       palette?.addItem({ command, category: trans.__('Ivy Sandbox') });
     }
@@ -205,9 +233,11 @@ const plugin: JupyterFrontEndPlugin<void> = {
     ticker.ticked.connect(() => {
       model.checkClock();
     });
-    chatSwitch.changed.connect(() => {
-      panel.refresh();
-    });
+    for (const { changed } of [chatSwitch, restoring]) {
+      changed.connect(() => {
+        panel.refresh();
+      });
+    }
     current.changed.connect(() => {
       panel.refresh();
       statusItem.refresh();

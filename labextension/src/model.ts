@@ -241,6 +241,10 @@ export class SandboxModel implements IDisposable {
               resources: one.resources && {
                 ...one.resources,
                 ageMs: one.resources.ageMs + passedMs
+              },
+              checkpoint: one.checkpoint && {
+                ...one.checkpoint,
+                ageMs: one.checkpoint.ageMs + passedMs
               }
             }
       )

@@ -106,6 +106,18 @@ export interface ISandbox {
   readonly sessions: readonly ISession[];
   readonly status: IStatus;
   readonly resources: IResources | null;
+  /** Null also from a server that does not tell. */
+  readonly checkpoint: ICheckpoint | null;
+}
+
+/** The newest checkpoint of the variables of a sandbox. */
+export interface ICheckpoint {
+  /** The cell after which it was made. */
+  readonly number: number;
+  /** How old it already was when it was sent. */
+  readonly ageMs: number;
+  /** How many variables are not in it. */
+  readonly missing: number;
 }
 
 /** The body of every error answer of the server extension. */
@@ -116,16 +128,16 @@ export interface IErrorBody {
 
 export type Action = 'create' | 'terminate' | 'reconnect';
 
-type JSONRecord = Record<string, unknown>;
+export type JSONRecord = Record<string, unknown>;
 
-function asRecord(value: unknown): JSONRecord | null {
+export function asRecord(value: unknown): JSONRecord | null {
   return typeof value === 'object' && value !== null && !Array.isArray(value)
     ? (value as JSONRecord)
     : null;
 }
 
 /** A text with something in it, else null. */
-function text(value: unknown): string | null {
+export function text(value: unknown): string | null {
   return typeof value === 'string' && value.trim() !== '' ? value : null;
 }
 
@@ -206,7 +218,8 @@ function parseSession(value: unknown): ISession | null {
   };
 }
 
-function amount(value: unknown): number | null {
+/** A number that counts something, else null. */
+export function amount(value: unknown): number | null {
   return typeof value === 'number' && Number.isFinite(value) && value >= 0
     ? value
     : null;
@@ -253,6 +266,22 @@ export function parseResources(value: unknown): IResources | null {
     : null;
 }
 
+function parseCheckpoint(value: unknown): ICheckpoint | null {
+  const body = asRecord(value);
+  const number = amount(body?.['number']);
+  const ageMs = durationMs(amount(body?.['age_seconds'])) ?? null;
+  if (!body || number === null || ageMs === null) {
+    return null;
+  }
+  const { missing } = body;
+  return {
+    number,
+    ageMs: ageMs * 1000,
+    // Their names, or how many they are.
+    missing: amount(missing) ?? Object.keys(missing ?? {}).length
+  };
+}
+
 /** Read a sandbox; null when it has no id, because nothing could be done with it. */
 export function parseSandbox(value: unknown): ISandbox | null {
   const body = asRecord(value);
@@ -277,7 +306,8 @@ export function parseSandbox(value: unknown): ISandbox | null {
       .map(parseSession)
       .filter((session): session is ISession => session !== null),
     status: parseStatus(body['status']),
-    resources: parseResources(body['resources'])
+    resources: parseResources(body['resources']),
+    checkpoint: parseCheckpoint(body['checkpoint'])
   };
 }
 

@@ -1,6 +1,7 @@
 /** Where the model gets sandboxes from, and the reasons why there may be none. */
 
 import type { ITranslate } from './format';
+import type { IWaitingOutputs } from './outputs/outputsModel';
 import type {
   Action,
   IAccount,
@@ -59,6 +60,19 @@ export interface IChatsSource {
   account(): Promise<IAccount>;
   /** Check an account with the platform, and save it if that works. */
   saveAccount(input: IAccountInput): Promise<IAccount>;
+}
+
+/** Where outputs wait for their cells. */
+export interface IOutputsSource {
+  /**
+   * @param path - The notebook's path, under which an earlier kernel may have left some.
+   * @param since - The offset of the last answer; 0 for all that there is.
+   */
+  outputs(
+    kernelId: string,
+    path: string,
+    since: number
+  ): Promise<IWaitingOutputs>;
 }
 
 /** The problem that an error of a source stands for. */

@@ -61,6 +61,23 @@ describe('ServerSource', () => {
     );
   });
 
+  it('asks for the outputs of a notebook since the last look', async () => {
+    const fetch = vi.fn<typeof globalThis.fetch>(() =>
+      Promise.resolve(answer({ offset: 9, cells: {} }))
+    );
+    const found = await sourceThat(fetch).outputs('k-1', 'a b/c&d.ipynb', 5);
+    expect(found).toEqual({ offset: 9, cells: new Map() });
+    const { pathname, searchParams } = new URL(
+      (fetch.mock.calls[0]?.[0] as Request).url
+    );
+    expect(pathname).toBe('/user/x/ivy/outputs');
+    expect(Object.fromEntries(searchParams)).toMatchObject({
+      kernel_id: 'k-1',
+      path: 'a b/c&d.ipynb',
+      since: '5'
+    });
+  });
+
   it.each<[string, Response | Error, Problem]>([
     [
       'no answer',

@@ -270,3 +270,77 @@ describe('SandboxCard', () => {
     expect(failed?.textContent).toBe('Mount: failed');
   });
 });
+
+describe('the checkpoint', () => {
+  it.each([
+    [{ number: 7, age_seconds: 12 }, 'after cell [7], 10 s ago'],
+    [
+      { number: 7, age_seconds: 300, missing: 1 },
+      'after cell [7], 5 min ago; 1 variable is not in it'
+    ],
+    [
+      { number: 7, age_seconds: 300, missing: { a: {}, b: {} } },
+      'after cell [7], 5 min ago; 2 variables are not in it'
+    ]
+  ])('is told in one line: %#', (checkpoint, line) => {
+    const card = makeCard();
+    const told = sandbox({ checkpoint });
+    card.update(content({}, { checkpoint: told.checkpoint }), 0);
+    expect(seen(card.node)).toContain(`Checkpoint ${line}`);
+  });
+
+  it.each([undefined, null, 'soon', {}, { number: 7 }])(
+    'is not mentioned where the server does not tell: %j',
+    checkpoint => {
+      const card = makeCard();
+      const told = sandbox({ checkpoint });
+      card.update(content({}, { checkpoint: told.checkpoint }), 0);
+      expect(seen(card.node)).not.toContain('Checkpoint');
+    }
+  );
+});
+
+describe('Resume and Restore', () => {
+  const HIBERNATED = { state: 'hibernated', raw_state: 'hibernated' };
+
+  function restorableCard(onRestore?: () => void): SandboxCard {
+    const card = new SandboxCard({
+      trans: english,
+      announcesDeadlines: true,
+      onAction,
+      ...(onRestore ? { onRestore } : {})
+    });
+    document.body.replaceChildren(card.node);
+    return card;
+  }
+
+  it('is offered beside Resume when a notebook has lost what it had', () => {
+    const onRestore = vi.fn();
+    const card = restorableCard(onRestore);
+    card.update(content(HIBERNATED, { canRestore: true }), 0);
+    expect(buttons(card).slice(0, 2)).toEqual(['Resume', 'Resume and Restore']);
+    card.node
+      .querySelector<HTMLElement>('[data-action="resume-and-restore"]')
+      ?.click();
+    expect(onRestore).toHaveBeenCalledOnce();
+    expect(onAction).not.toHaveBeenCalled();
+  });
+
+  it.each<[string, Record<string, unknown>, boolean, boolean]>([
+    ['nothing runs here that could', HIBERNATED, false, true],
+    ['nothing is lost', { state: 'active' }, true, true],
+    ['the view has no notebooks', HIBERNATED, true, false]
+  ])('is not offered when %s', (_, state, canRestore, hasNotebooks) => {
+    const card = restorableCard(hasNotebooks ? vi.fn() : undefined);
+    card.update(content(state, { canRestore }), 0);
+    expect(buttons(card)).not.toContain('Resume and Restore');
+  });
+
+  it('keeps the other buttons from being pressed while it is under way', () => {
+    const card = restorableCard(vi.fn());
+    card.update(content({}, { isRestoring: true }), 0);
+    expect(buttons(card)).toContain('Restoring…');
+    card.node.querySelector<HTMLElement>('[data-action="terminate"]')?.click();
+    expect(onAction).not.toHaveBeenCalled();
+  });
+});

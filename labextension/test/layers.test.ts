@@ -9,14 +9,15 @@ const files = import.meta.glob<string>('../src/**/*.ts', {
 
 /** Which layer a file is of; it may import its own layer and those before it. */
 const LAYERS: readonly (readonly RegExp[])[] = [
-  [/^protocol$/, /^sse$/],
+  [/^protocol$/, /^sse$/, /^outputs\/sha256$/],
   [/^countdown$/],
   [/^format$/, /^warnings$/, /^preferences$/, /^cells$/],
-  [/^drive\/entries$/],
+  [/^drive\/entries$/, /^outputs\/outputsModel$/],
   [/^source$/],
   [/^api$/, /^stream$/, /^drive\/drive$/],
   [/^model$/, /^chatsModel$/],
-  [/^icons$/, /^views\//],
+  [/^icons$/, /^views\//, /^kernelLine$/, /^outputs\/notebookOutputs$/],
+  [/^outputs\/outputsLoader$/],
   [/^drive\/(browser|head)$/],
   [
     /^currentNotebook$/,
@@ -24,6 +25,8 @@ const LAYERS: readonly (readonly RegExp[])[] = [
     /^cellNotifier$/,
     /^commands$/,
     /^chatCommands$/,
+    /^detach$/,
+    /^restore$/,
     /^widget\//
   ],
   [/^drive\/commands$/],
@@ -33,7 +36,7 @@ const LAYERS: readonly (readonly RegExp[])[] = [
 
 /** What the notebook widget is made of, which no package of JupyterLab may get into. */
 const PURE =
-  /^(protocol|sse|countdown|format|warnings|preferences|cells|widget\/.*|views\/(dom|banner|card|chip|start|deadlines|facts|actions|sessions|welcome|account|chats)|drive\/entries)$/;
+  /^(protocol|sse|countdown|format|warnings|preferences|cells|outputs\/(sha256|outputsModel)|widget\/.*|views\/(dom|banner|card|chip|start|deadlines|facts|actions|sessions|welcome|account|chats|restoreView)|drive\/entries)$/;
 
 function layerOf(name: string): number {
   return LAYERS.findIndex(layer => layer.some(one => one.test(name)));

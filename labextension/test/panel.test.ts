@@ -90,8 +90,12 @@ afterEach(() => {
   open?.panel.dispose();
   open?.model.dispose();
   open = null;
+  restoring = null;
   vi.clearAllMocks();
 });
+
+/** What an open notebook could get back. */
+let restoring: 'possible' | 'busy' | null = null;
 
 /** An open panel that shows what the server knows. */
 async function show(
@@ -103,7 +107,9 @@ async function show(
     platform: { locks: null, openChannel: null }
   });
   actions.act.mockImplementation((id, action) => {
-    void model.act(id, action);
+    if (action !== 'resume-and-restore') {
+      void model.act(id, action);
+    }
   });
   const panel = new SandboxPanel(
     {
@@ -112,6 +118,7 @@ async function show(
       trans: nullTranslator.load('ivy-kernel'),
       actions,
       isCurrent: () => false,
+      restoring: () => restoring,
       chats: new ChatsModel(chatsSource),
       canUseChat: () => true,
       switchingTo: () => null

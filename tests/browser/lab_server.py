@@ -94,12 +94,12 @@ class RunningLab:
 
         self._port = until(started, "Jupyter is up", START_SECONDS)
 
-    def stop(self) -> None:
-        """End it, and its kernels with it."""
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+        """End it by a signal, and its kernels with it."""
         process, self._process = self._process, None
         if process is None:
             return
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(how)
         try:
             process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:

@@ -23,7 +23,13 @@ import {
   stateLabel
 } from '../format';
 import { ALL_FACTS, type IFactsShown } from '../preferences';
-import type { Action, IResources, ISandbox, IStatus } from '../protocol';
+import type {
+  Action,
+  ICheckpoint,
+  IResources,
+  ISandbox,
+  IStatus
+} from '../protocol';
 import { ActionsView } from './actions';
 import { Banner, FOLD_AT_CHARACTERS, FoldedText } from './banner';
 import { StateChip } from './chip';
@@ -53,12 +59,19 @@ export interface ICardContent {
   readonly facts?: IFactsShown;
   /** What the sandbox uses, which arrived with the status. */
   readonly resources?: IResources | null;
+  /** The newest checkpoint, which arrived with the status. */
+  readonly checkpoint?: ICheckpoint | null;
+  /** Whether a notebook could get back what it had in the sandbox. */
+  readonly canRestore?: boolean;
+  readonly isRestoring?: boolean;
 }
 
 export interface ICardOptions {
   readonly trans: ITranslate;
   readonly onAction: (action: Action) => void;
   readonly onCopy?: () => void;
+  /** Called when a notebook shall get back what it had in the sandbox. */
+  readonly onRestore?: () => void;
   /** Called once for a status of which a countdown has run out: the truth must be asked for. */
   readonly onOverdue?: () => void;
   /** Whether the card tells a screen reader of deadlines; not where notifications do. */
@@ -74,7 +87,11 @@ export class SandboxCard {
     this._deadlines = new DeadlinesView(trans);
     this._meters = new MetersView(trans);
     this._facts = new FactsView(trans, options.onCopy ?? null);
-    this._actions = new ActionsView(trans, options.onAction);
+    this._actions = new ActionsView(
+      trans,
+      options.onAction,
+      options.onRestore ?? null
+    );
     this._stale = new Banner(trans, 'warning', 'stale');
     this._error = new Banner(trans, 'failed', 'error');
     this._missing = new Banner(trans, 'info', 'missing');
@@ -152,10 +169,16 @@ export class SandboxCard {
     );
     const where = content.sandbox;
     this._facts.update(status, reading, where, content.facts ?? ALL_FACTS);
+    this._facts.showCheckpoint(
+      content.checkpoint ?? null,
+      nowMs - content.receivedMs
+    );
     this._actions.update(status, {
       canCreate: where.canCreate,
       canTerminate: where.canTerminate,
-      busyAction: content.busyAction
+      busyAction: content.busyAction,
+      canRestore: content.canRestore ?? false,
+      isRestoring: content.isRestoring ?? false
     });
     const hint =
       where.missing === null ? stateHint(status, where.canCreate, trans) : '';

@@ -47,6 +47,35 @@ export function setShown(node: HTMLElement, shown: boolean): void {
   }
 }
 
+/** So long JupyterLab may still give the focus to a notebook that it has just opened. */
+const KEEP_FOCUS_MS = 2000;
+
+/** Take the focus back, once, if something else than the user takes it away within moments. */
+export function keepFocus(focused: HTMLElement): void {
+  const ending = new AbortController();
+  const { signal } = ending;
+  const end = (): void => {
+    ending.abort();
+  };
+  setTimeout(end, KEEP_FOCUS_MS);
+  document.addEventListener('keydown', end, { capture: true, signal });
+  document.addEventListener('pointerdown', end, { capture: true, signal });
+  focused.addEventListener(
+    'focusout',
+    ({ relatedTarget }) => {
+      end();
+      const isAsked =
+        relatedTarget instanceof Element && relatedTarget.closest('.jp-Dialog');
+      if (!isAsked) {
+        setTimeout(() => {
+          focused.focus();
+        });
+      }
+    },
+    { signal }
+  );
+}
+
 const SVG = 'http://www.w3.org/2000/svg';
 
 /** The icons, as paths in a box of 16 by 16; they differ in shape, not only in colour. */

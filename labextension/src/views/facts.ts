@@ -8,7 +8,7 @@ import {
   sourceLabel
 } from '../format';
 import type { IFactsShown } from '../preferences';
-import type { IStatus } from '../protocol';
+import type { ICheckpoint, IStatus } from '../protocol';
 import { make, makeIcon, setAttribute, setShown, setText } from './dom';
 
 export class FactsView {
@@ -19,6 +19,7 @@ export class FactsView {
     this._trans = trans;
     this._uptime = this._makeFact(trans.__('Uptime'));
     this._activity = this._makeFact(trans.__('Last activity'));
+    this._checkpoint = this._makeFact(trans.__('Checkpoint'));
     this._chat = this._makeFact(trans.__('Chat'));
     this._platform = this._makeFact(trans.__('Platform'));
     this._chat.value.classList.add('jp-ivy-fact-chat');
@@ -66,7 +67,31 @@ export class FactsView {
     setAttribute(this._chatText, 'title', where.chatId);
     setShown(this._platform.row, shown.platform && status.dialect !== null);
     setText(this._platform.value, sourceLabel(where, status, trans));
-    const rows = [this._uptime, this._activity, this._chat, this._platform];
+    this._showAny();
+  }
+
+  /**
+   * Say up to which cell the variables are kept.
+   *
+   * @param sinceMs - How long ago that arrived.
+   */
+  showCheckpoint(checkpoint: ICheckpoint | null, sinceMs: number): void {
+    setShown(this._checkpoint.row, checkpoint !== null);
+    if (checkpoint !== null) {
+      const text = checkpointText(checkpoint, sinceMs, this._trans);
+      setText(this._checkpoint.value, text);
+    }
+    this._showAny();
+  }
+
+  private _showAny(): void {
+    const rows = [
+      this._uptime,
+      this._activity,
+      this._checkpoint,
+      this._chat,
+      this._platform
+    ];
     setShown(
       this.node,
       rows.some(({ row }) => !row.hidden)
@@ -86,9 +111,30 @@ export class FactsView {
   private readonly _trans: ITranslate;
   private readonly _uptime: { row: HTMLElement; value: HTMLElement };
   private readonly _activity: { row: HTMLElement; value: HTMLElement };
+  private readonly _checkpoint: { row: HTMLElement; value: HTMLElement };
   private readonly _chat: { row: HTMLElement; value: HTMLElement };
   private readonly _platform: { row: HTMLElement; value: HTMLElement };
   private readonly _chatText = make('code');
+}
+
+function checkpointText(
+  { ageMs, missing, number }: ICheckpoint,
+  sinceMs: number,
+  trans: ITranslate
+): string {
+  const ago = formatAgo(ageMs + sinceMs, trans);
+  const made =
+    number === 0
+      ? trans.__('made %1', ago)
+      : trans.__('after cell [%1], %2', number, ago);
+  switch (missing) {
+    case 0:
+      return made;
+    case 1:
+      return trans.__('%1; 1 variable is not in it', made);
+    default:
+      return trans.__('%1; %2 variables are not in it', made, missing);
+  }
 }
 
 function dateText(epochMs: number | null): string | null {

@@ -11,10 +11,11 @@ import type { IPreferences } from '../preferences';
 import { type Action, isOffer, type ISandbox } from '../protocol';
 import { problemSentence } from '../source';
 import { AccountForm } from './account';
+import { RESTORE } from './actions';
 import { Banner } from './banner';
 import { SandboxCard } from './card';
 import { ChatsView, type IChatActions } from './chats';
-import { make, makeIcon, setShown, setText } from './dom';
+import { keepFocus, make, makeIcon, setShown, setText } from './dom';
 import { SessionsView } from './sessions';
 import type { Ticker } from './ticker';
 import { type LocalSandbox, WelcomeView } from './welcome';
@@ -26,42 +27,13 @@ const ASK_AGAIN_AFTER_MS = 1000;
 
 /** What the panel asks of the application. */
 export interface IPanelActions {
-  readonly act: (id: string, action: Action) => void;
+  readonly act: (id: string, action: Action | typeof RESTORE) => void;
   readonly copyId: (id: string) => void;
   readonly copyText: (text: string) => void;
   readonly openNotebook: (path: string) => void;
   readonly newNotebook: () => void;
   readonly restartSession: (id: string, kernelId: string) => void;
   readonly chats: IChatActions;
-}
-
-/** So long JupyterLab may still give the focus to a notebook that it has just opened. */
-const KEEP_FOCUS_MS = 2000;
-
-/** Take the focus back, once, if something else than the user takes it away within moments. */
-function keepFocus(focused: HTMLElement): void {
-  const ending = new AbortController();
-  const { signal } = ending;
-  const end = (): void => {
-    ending.abort();
-  };
-  setTimeout(end, KEEP_FOCUS_MS);
-  document.addEventListener('keydown', end, { capture: true, signal });
-  document.addEventListener('pointerdown', end, { capture: true, signal });
-  focused.addEventListener(
-    'focusout',
-    ({ relatedTarget }) => {
-      end();
-      const isAsked =
-        relatedTarget instanceof Element && relatedTarget.closest('.jp-Dialog');
-      if (!isAsked) {
-        setTimeout(() => {
-          focused.focus();
-        });
-      }
-    },
-    { signal }
-  );
 }
 
 export interface IPanelOptions {
@@ -71,6 +43,8 @@ export interface IPanelOptions {
   readonly actions: IPanelActions;
   /** Whether the notebook in front runs in this sandbox. */
   readonly isCurrent: (sandbox: ISandbox) => boolean;
+  /** Whether an open notebook could get back what it had in this sandbox, or is about to. */
+  readonly restoring: (sandbox: ISandbox) => 'possible' | 'busy' | null;
   readonly chats: ChatsModel;
   /** Whether the notebook in front can use another chat. */
   readonly canUseChat: () => boolean;
@@ -228,6 +202,7 @@ export class SandboxPanel extends Widget {
     for (const sandbox of sandboxes) {
       const entry = this._entries.get(sandbox.id);
       const failure = model.actionProblem(sandbox.id);
+      const restoring = this._options.restoring(sandbox);
       entry?.sessions.update(sandbox.sessions);
       entry?.card.update(
         {
@@ -241,7 +216,10 @@ export class SandboxPanel extends Widget {
           current: this._options.isCurrent(sandbox),
           thresholds: this._preferences.thresholds,
           facts: this._preferences.facts,
-          resources: sandbox.resources
+          resources: sandbox.resources,
+          checkpoint: sandbox.checkpoint,
+          canRestore: restoring === 'possible',
+          isRestoring: restoring === 'busy'
         },
         now
       );
@@ -459,6 +437,9 @@ export class SandboxPanel extends Widget {
       },
       onCopy: () => {
         actions.copyId(id);
+      },
+      onRestore: () => {
+        actions.act(id, RESTORE);
       },
       onOverdue: () => {
         void model.refresh();
