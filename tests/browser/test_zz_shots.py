@@ -1,10 +1,11 @@
 from __future__ import annotations
-import pytest
+
 from lab_window import Lab
 from playwright.sync_api import expect
 from sandbox_server import RunningSandbox
-from test_restore_browser import CHAT, SESSION, CAMPAIGN, COUNT, display_of
+from test_restore_browser import CAMPAIGN, CHAT, COUNT, SESSION, display_of
 from test_waiting_outputs import Answers, cell
+
 SHOTS = "/tmp/w/web/tmp/"
 
 def test_shots(lab: Lab, sandbox: RunningSandbox, countdowns: None) -> None:

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
-import random
-import signal
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import CommandLine
 from far_side import waits_for
-from home import Home
-from kernel_driver import KernelDriver, StartKernel, kernel_variables
+from kernel_driver import KernelDriver, StartKernel
 from sandbox_server import RunningSandbox
-from thoroughness import further
 from waiting import until
 
 from ivy_kernel.agent.outputs import outputs_digest
