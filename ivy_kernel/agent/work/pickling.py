@@ -219,7 +219,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
             return super().reducer_override(cls)
         if not isinstance(cls.__module__, str) or cls in functions._BUILTIN_TYPE_NAMES:
             return super().reducer_override(cls)
-        identity = functions._get_or_create_tracker_id(cls)
+        identity = live.identity_of(cls)
         self.snapshot.classes[identity] = cls
         self.has_code = True
         if identity in self._by_value:

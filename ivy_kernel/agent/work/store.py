@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 VERSION = 1
 INDEX = re.compile(r"index-(\d{8})\.json")
-INDEXES_LIMIT = 200
+INDEXES_LIMIT = 100
 FREE_SHARE = 0.1
 """Of the disk that is free, for everything here together."""
 
@@ -161,9 +161,9 @@ class Store:
                 raise TamperedCheckpointError(f"{path.name} is for another {name}")
         return body
 
-    def is_whole(self, body: Json) -> bool:
-        """Whether every object of an index is there, whatever it holds."""
-        return all((self._objects / digest).exists() for digest, _ in body["objects"])
+    def names(self) -> set[str]:
+        """Return the names of the objects that are there, whatever they hold."""
+        return {name for name, _, _ in self._files()}
 
     def _signature(self, text: str) -> str:
         return hmac.new(self._key, text.encode("utf-8"), "sha256").hexdigest()
