@@ -426,7 +426,7 @@ class CopyKeeper:
         if self.last.is_whole:
             facts = {name: summary.get(name) for name in ("sequence", "number", "at")}
             copy = {**facts, "life": life.id, "left_out": list(self.last.left_out)}
-            await asyncio.to_thread(self._recovery.chat.keep, copy=copy)
+            await asyncio.to_thread(self._recovery.chat.keep, copy=copy, summary=summary)
         return self.last
 
     async def _is_end_near(self) -> bool:

@@ -11,15 +11,12 @@ from pathlib import Path
 
 from ivy_kernel.models import Json, visible
 from ivy_kernel.session.describe import count_words
-from ivy_kernel.session.notebook_record import KeptCell
+from ivy_kernel.session.notebook_record import KeptCell, own_names
 
 RESTORE_TYPE = "application/vnd.ivy.restore+json"
 """MIME type of what came back after a loss, and what can be done about the rest."""
 
 NAMED_AT_MOST = 8
-
-_OUTPUT = re.compile(r"_+|_i+|_i?\d+|_[io]h|_dh|_ih")
-"""Names that IPython gives to inputs and results; they come back, and are not told."""
 
 
 @dataclass(slots=True)
@@ -65,7 +62,7 @@ class Restored:
         for name in changed:
             about = missing.setdefault(name, {"cell": 0})
             about["why"] = "its copy on this machine was changed, and was not used"
-        names = [n for n in map(str, result.get("restored") or ()) if not _OUTPUT.fullmatch(n)]
+        names = own_names(result.get("restored") or ())
         return Restored(int(result.get("number") or 0), names, missing, place, lacking)
 
     def to_rerun(self, ended: Sequence[int]) -> list[int]:

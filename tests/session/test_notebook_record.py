@@ -167,16 +167,20 @@ class FilesHere:
         self.top = top
 
     async def read(self, path: str, *, limit_bytes: int) -> bytes:
+        """Return a file's bytes."""
         return (self.top / path).read_bytes()[:limit_bytes]
 
     async def stat(self, path: str) -> Any:
+        """Return an entry with its path."""
         return type("Entry", (), {"path": path})
 
     async def get(self, remote: str, local: Path, *, overwrite: bool, only: Any) -> None:
+        """Bring the listed files here."""
         for entry in only:
             (local / entry.name).write_bytes((self.top / entry.path).read_bytes())
 
     async def put(self, local: Path, remote: str, *, overwrite: bool, only: Any) -> None:
+        """Take files from here."""
         for name in only:
             target = self.top / remote / name
             target.parent.mkdir(parents=True, exist_ok=True)
