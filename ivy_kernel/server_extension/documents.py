@@ -47,6 +47,8 @@ class _Document:
     ----------
     done
         Cell → the offset in the journal up to which the document has it, or is not to have it.
+    path
+        Where it is, if it was renamed while no page was there to tell its session.
     written_seconds
         When it was last written.
     retry_seconds
@@ -54,6 +56,7 @@ class _Document:
     """
 
     done: dict[str, int] = field(default_factory=dict)
+    path: str = ""
     is_known: bool = False
     written_seconds: float = float("-inf")
     retry_seconds: float = float("-inf")
@@ -99,7 +102,6 @@ class DocumentWriter:
         self._log = log
         self._unwatched: dict[str, _Unwatched] = {}
         self._read_seconds: dict[str, float] = {}
-        self._renamed: dict[str, str] = {}
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -131,13 +133,24 @@ class DocumentWriter:
                     fault = repr(exc)
                     self._log.exception("Outputs that wait could not be written.")
 
-    async def _note_event(self, _logger: object, _schema_id: str, data: Json) -> None:
+    async def _note_event(self, **event: Any) -> None:
         """Called when somebody has used a document through the server."""
+        # By names that are jupyter_events' own: a call that fails would fail the request.
+        data: Json = event.get("data") or {}
         action, path = data.get("action"), str(data.get("path", "")).strip("/")
         if action == "rename":
-            self._renamed[str(data.get("source_path", "")).strip("/")] = path
+            await self._note_rename(str(data.get("source_path", "")).strip("/"), path)
         elif action == "get" and self._unwatched and not _is_our_read.get():
             self._read_seconds[path] = monotonic_seconds()
+
+    async def _note_rename(self, source: str, path: str) -> None:
+        """Note a new name, of a document or of a directory above it, that no page tells."""
+        for kernel_id, kernel in list(self._unwatched.items()):
+            for session_path in await self._journals.notebooks(kernel_id):
+                document = kernel.documents.setdefault(session_path, _Document())
+                now = document.path or local_path(session_path)
+                if now == source or now.startswith(f"{source}/"):
+                    document.path = path + now[len(source) :]
 
     # Which documents ----------------------------------------------------------------------------
     def _connections(self, kernel_id: str) -> int:
@@ -186,13 +199,6 @@ class DocumentWriter:
             )
         return is_done
 
-    async def _path_of(self, session_path: str) -> str:
-        """Return where a session's document is now; renamed without a page, no session knows."""
-        path = local_path(session_path)
-        while path in self._renamed and not await ensure_async(self._contents.file_exists(path)):
-            path = self._renamed[path]
-        return path
-
     async def _write_document(
         self,
         kernel_id: str,
@@ -205,7 +211,7 @@ class DocumentWriter:
         now = monotonic_seconds()
         if now < document.retry_seconds and not is_ending:
             return False
-        path = await self._path_of(session_path)
+        path = document.path or local_path(session_path)
         if now - self._read_seconds.get(path, float("-inf")) < OPENING_SECONDS and not is_ending:
             return False
         try:
