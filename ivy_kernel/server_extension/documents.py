@@ -212,13 +212,16 @@ class DocumentWriter:
         if now < document.retry_seconds and not is_ending:
             return False
         path = document.path or local_path(session_path)
-        if now - self._read_seconds.get(path, float("-inf")) < OPENING_SECONDS and not is_ending:
+        shared = await self._shared_document(path)
+        # A shared document's server reads the file each second: that is no page which opens it.
+        is_opening = now - self._read_seconds.get(path, float("-inf")) < OPENING_SECONDS
+        if is_opening and shared is None and not is_ending:
             return False
         try:
             if not document.is_known:
                 await self._note_saved(path, document, cells)
             due, is_all = _due(cells, document, now, is_ending=is_ending)
-            if due and await self._write(kernel_id, path, due):
+            if due and await self._write(kernel_id, path, shared, due):
                 document.written_seconds = monotonic_seconds()
                 document.done |= {cell: run["offset"] for cell, run in due.items()}
             elif due:
@@ -257,9 +260,8 @@ class DocumentWriter:
             _is_our_read.reset(token)
         return model
 
-    async def _write(self, kernel_id: str, path: str, due: dict[str, Json]) -> bool:
+    async def _write(self, kernel_id: str, path: str, shared: Any, due: dict[str, Json]) -> bool:
         """Write cells into a document; ``False`` when that has to wait."""
-        shared = await self._shared_document(path)
         if shared is not None:
             _fill_shared(shared, due)
             return True
@@ -284,11 +286,10 @@ class DocumentWriter:
 
     async def _shared_document(self, path: str) -> Any:
         """Return the document that jupyter-collaboration has open; ``None`` without one."""
-        for extension in self._server.extension_manager.extension_apps.get(
-            "jupyter_server_ydoc", ()
-        ):
+        apps = self._server.extension_manager.extension_apps.get("jupyter_server_ydoc", ())
+        for extension in apps:
             untyped: Any = extension
-            if not getattr(untyped, "disable_rtc", False):
+            with suppress(Exception):  # it is switched off, or ends at this moment
                 return await untyped.get_document(
                     path=path, content_type="notebook", file_format="json", copy=False
                 )
