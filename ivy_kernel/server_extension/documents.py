@@ -358,9 +358,10 @@ def _fill_cell(cell: Any, run: Json) -> bool:
     is_same = cell.get("outputs") == outputs and cell.get("execution_count") == number
     if is_same and (receipt is None or known.get("receipt") == receipt):
         return False
-    for name in ("receipt", "outputs"):  # those of an earlier run
+    for name in ("run", "receipt", "outputs"):  # those of an earlier run
         known.pop(name, None)
-    known["run"] = run["run"]
+    if not run["is_running"] and run["fate"] != "unknown":
+        known["run"] = run["run"]  # a page believes that it has all of a run that is named here
     if receipt is not None:
         known |= {"receipt": receipt, "outputs": outputs_digest(outputs)}
     cell["outputs"] = [nbformat.from_dict(output) for output in outputs]
