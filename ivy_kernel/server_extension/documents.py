@@ -47,6 +47,8 @@ class _Document:
     ----------
     done
         Cell → the offset in the journal up to which the document has it, or is not to have it.
+    path
+        Where it is, if it was renamed while no page was there to tell its session.
     written_seconds
         When it was last written.
     retry_seconds
@@ -54,6 +56,7 @@ class _Document:
     """
 
     done: dict[str, int] = field(default_factory=dict)
+    path: str = ""
     is_known: bool = False
     written_seconds: float = float("-inf")
     retry_seconds: float = float("-inf")
@@ -99,7 +102,6 @@ class DocumentWriter:
         self._log = log
         self._unwatched: dict[str, _Unwatched] = {}
         self._read_seconds: dict[str, float] = {}
-        self._renamed: dict[str, str] = {}
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -131,13 +133,24 @@ class DocumentWriter:
                     fault = repr(exc)
                     self._log.exception("Outputs that wait could not be written.")
 
-    async def _note_event(self, _logger: object, _schema_id: str, data: Json) -> None:
+    async def _note_event(self, **event: Any) -> None:
         """Called when somebody has used a document through the server."""
+        # By names that are jupyter_events' own: a call that fails would fail the request.
+        data: Json = event.get("data") or {}
         action, path = data.get("action"), str(data.get("path", "")).strip("/")
         if action == "rename":
-            self._renamed[str(data.get("source_path", "")).strip("/")] = path
+            await self._note_rename(str(data.get("source_path", "")).strip("/"), path)
         elif action == "get" and self._unwatched and not _is_our_read.get():
             self._read_seconds[path] = monotonic_seconds()
+
+    async def _note_rename(self, source: str, path: str) -> None:
+        """Note a new name, of a document or of a directory above it, that no page tells."""
+        for kernel_id, kernel in list(self._unwatched.items()):
+            for session_path in await self._journals.notebooks(kernel_id):
+                document = kernel.documents.setdefault(session_path, _Document())
+                now = document.path or local_path(session_path)
+                if now == source or now.startswith(f"{source}/"):
+                    document.path = path + now[len(source) :]
 
     # Which documents ----------------------------------------------------------------------------
     def _connections(self, kernel_id: str) -> int:
@@ -186,13 +199,6 @@ class DocumentWriter:
             )
         return is_done
 
-    async def _path_of(self, session_path: str) -> str:
-        """Return where a session's document is now; renamed without a page, no session knows."""
-        path = local_path(session_path)
-        while path in self._renamed and not await ensure_async(self._contents.file_exists(path)):
-            path = self._renamed[path]
-        return path
-
     async def _write_document(
         self,
         kernel_id: str,
@@ -205,14 +211,17 @@ class DocumentWriter:
         now = monotonic_seconds()
         if now < document.retry_seconds and not is_ending:
             return False
-        path = await self._path_of(session_path)
-        if now - self._read_seconds.get(path, float("-inf")) < OPENING_SECONDS and not is_ending:
+        path = document.path or local_path(session_path)
+        shared = await self._shared_document(path)
+        # A shared document's server reads the file each second: that is no page which opens it.
+        is_opening = now - self._read_seconds.get(path, float("-inf")) < OPENING_SECONDS
+        if is_opening and shared is None and not is_ending:
             return False
         try:
             if not document.is_known:
                 await self._note_saved(path, document, cells)
             due, is_all = _due(cells, document, now, is_ending=is_ending)
-            if due and await self._write(kernel_id, path, due):
+            if due and await self._write(kernel_id, path, shared, due):
                 document.written_seconds = monotonic_seconds()
                 document.done |= {cell: run["offset"] for cell, run in due.items()}
             elif due:
@@ -251,9 +260,8 @@ class DocumentWriter:
             _is_our_read.reset(token)
         return model
 
-    async def _write(self, kernel_id: str, path: str, due: dict[str, Json]) -> bool:
+    async def _write(self, kernel_id: str, path: str, shared: Any, due: dict[str, Json]) -> bool:
         """Write cells into a document; ``False`` when that has to wait."""
-        shared = await self._shared_document(path)
         if shared is not None:
             _fill_shared(shared, due)
             return True
@@ -278,11 +286,10 @@ class DocumentWriter:
 
     async def _shared_document(self, path: str) -> Any:
         """Return the document that jupyter-collaboration has open; ``None`` without one."""
-        for extension in self._server.extension_manager.extension_apps.get(
-            "jupyter_server_ydoc", ()
-        ):
+        apps = self._server.extension_manager.extension_apps.get("jupyter_server_ydoc", ())
+        for extension in apps:
             untyped: Any = extension
-            if not getattr(untyped, "disable_rtc", False):
+            with suppress(Exception):  # it is switched off, or ends at this moment
                 return await untyped.get_document(
                     path=path, content_type="notebook", file_format="json", copy=False
                 )
@@ -351,9 +358,10 @@ def _fill_cell(cell: Any, run: Json) -> bool:
     is_same = cell.get("outputs") == outputs and cell.get("execution_count") == number
     if is_same and (receipt is None or known.get("receipt") == receipt):
         return False
-    for name in ("receipt", "outputs"):  # those of an earlier run
+    for name in ("run", "receipt", "outputs"):  # those of an earlier run
         known.pop(name, None)
-    known["run"] = run["run"]
+    if not run["is_running"] and run["fate"] != "unknown":
+        known["run"] = run["run"]  # a page believes that it has all of a run that is named here
     if receipt is not None:
         known |= {"receipt": receipt, "outputs": outputs_digest(outputs)}
     cell["outputs"] = [nbformat.from_dict(output) for output in outputs]
