@@ -281,6 +281,10 @@ def packaged_directory(name: str) -> Path:
 _COMMANDS = {
     "demo": ("ivy_kernel.cli.run.DemoApp", "Run the quickstart notebook in the local sandbox."),
     "run": ("ivy_kernel.cli.run.RunApp", "Run a notebook, every cell in the sandbox."),
+    "runs": (
+        "ivy_kernel.cli.runs.RunsApp",
+        "List, follow, fetch, cancel and resume runs that go on in the sandbox.",
+    ),
     "login": ("ivy_kernel.cli.setup.LoginApp", "Save key, chat and campaign, after a check."),
     "logout": ("ivy_kernel.cli.setup.LogoutApp", "Remove the keys from the config file."),
     "install": (

@@ -7,4 +7,19 @@ it is there. It imports nothing of ours but its own modules, and those relativel
 
 ::
 
+    requests.py    the parts, and the requests and hooks that reach them
+    checkpoint.py  the state after a cell: written in a forked child, brought back on request
+    pickling.py    groups of variables that share objects, as pickles and buffers, and back
+    store.py       the files of checkpoints: objects by hash, signed indexes, the space they take
 """
+
+from __future__ import annotations
+
+from typing import Any
+
+from .requests import Work
+
+
+def open_work(host: Any) -> Work:
+    """Return the work for this kernel (``extension.Host``); it does nothing until configured."""
+    return Work(host)
