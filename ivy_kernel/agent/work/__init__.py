@@ -8,8 +8,12 @@ it is there. It imports nothing of ours but its own modules, and those relativel
 ::
 
     requests.py    the parts, and the requests and hooks that reach them
-    checkpoint.py  the state after a cell: written in a forked child, brought back on request
-    pickling.py    groups of variables that share objects, as pickles and buffers, and back
+    checkpoint.py  the state after a cell: when it is written, and how it is brought back
+    process.py     the forked process that writes it, while the notebook goes on
+    values.py      variables in groups that share objects, into the store and back from it
+    pickling.py    the pickler: what pickle and cloudpickle would bring back as something else
+    live.py        what a pickle names rather than holds, and what makes its objects anew
+    state.py       what else decides over later values: random states, directory, options
     store.py       the files of checkpoints: objects by hash, signed indexes, the space they take
 """
 
