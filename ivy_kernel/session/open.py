@@ -164,7 +164,6 @@ def open_session(
     namespace: Namespace | None = None,
     is_behind: Callable[[], bool] = bool,
     record: NotebookRecord | None = None,
-    notebook: str = "",
 ) -> Session:
     """Return a session on the sandbox that the settings name. Sends no request yet.
 
@@ -176,8 +175,6 @@ def open_session(
         As in `Session`.
     record
         Of the notebook whose variables are kept beyond their sandbox; ``None`` for nothing of that.
-    notebook
-        As in `AgentOptions`.
 
     Raises
     ------
@@ -186,6 +183,8 @@ def open_session(
     """
     settings = live.current()
     lifecycle = open_lifecycle(live)
+    notebook = record.notebook_id if record is not None and record.path else ""
+    agent_options = replace(LOCAL_AGENT if lifecycle.local else CLOUD_AGENT, notebook=notebook)
     recovery = None
     if record is not None and settings.checkpoints:
         recovery = Recovery(
@@ -193,7 +192,6 @@ def open_session(
             restore=settings.restore,
             copy_limit_bytes=settings.checkpoint_copy_bytes,
         )
-    agent_options = LOCAL_AGENT if lifecycle.local else CLOUD_AGENT
     return Session(
         lifecycle,
         route=settings.route,
@@ -206,7 +204,7 @@ def open_session(
         on_background=on_background,
         on_event=on_event,
         is_behind=is_behind,
-        agent_options=replace(agent_options, notebook=notebook),
+        agent_options=agent_options,
         namespace=namespace,
         recovery=recovery,
     )
