@@ -235,6 +235,32 @@ def test_a_run_whose_agent_is_gone_has_stopped(detached: Detached) -> None:
     assert "stopped in cell 2 of 3" in answer.stderr
 
 
+def test_a_run_that_stopped_is_resumed_from_its_checkpoint(detached: Detached) -> None:
+    """With the variables that were saved; a cell that may have run runs again only if told."""
+    ivy, counted = detached.ivy, COUNTS.format("x")
+    stops = "import os, signal\nif not os.path.exists('go'): time.sleep(600)\nsteps.append(3)"
+    sources = [f"{counted}import time; steps = [1]", f"{counted}steps.append(2)", stops]
+    write_notebook(ivy.home.work / "a.ipynb", *sources, f"{counted}steps + [4]")
+    first = detached.detach("a.ipynb")
+    until(lambda: detached.record(first)["cell"] == 3, "the third cell")
+    directory = detached.file(first).parents[4]
+    until(lambda: list(directory.rglob("index-*.json")), "a checkpoint")
+    os.kill(detached.record(first)["agent"]["pid"], signal.SIGKILL)
+    refused = ivy("runs", "resume", first)
+    assert refused.returncode == 2, refused
+    assert "cell 3, which was under way and may have run in part" in refused.stderr
+    (directory / "go").touch()
+    answer = ivy("runs", "resume", first, "--rerun")
+    assert answer.returncode == 0, answer
+    second = answer.stdout.strip()
+    assert detached.ended(second)["state"] == "ended"
+    assert ivy("runs", "fetch", second).returncode == 0
+    cells = json.loads((ivy.home.work / "a.executed.ipynb").read_text())["cells"][1:]
+    assert [cell["execution_count"] for cell in cells] == [1, 2, 3, 4]
+    assert cells[3]["outputs"][0]["data"]["text/plain"] == ["[1, 2, 3, 4]"]
+    assert (directory / "counted").read_text().split() == ["x"] * 3
+
+
 def detach_line(*cells: tuple[str, str, bool]) -> str:
     """The line that JupyterLab's command runs in the notebook."""
     text = json.dumps({"cells": [list(cell) for cell in cells], "name": "lab.ipynb"})
