@@ -40,7 +40,6 @@ from ivy_kernel.session.runs import (
 from ivy_kernel.status.clock import monotonic_seconds
 
 if TYPE_CHECKING:
-    from ivy_kernel.cli.run import RunApp
     from ivy_kernel.session.session import Session
     from ivy_kernel.settings.live import LiveSettings
 
@@ -89,13 +88,8 @@ def is_bound(code: str) -> bool:
     return runs_locally(code) or parts.options is not None or bool(parts.commands)
 
 
-async def detach(app: RunApp, source: Path) -> int:
+async def detach(app: IvyCommandApp, source: Path) -> int:
     """Hand a notebook to the sandbox; the exit code."""
-    if app.inplace or app.output:
-        raise UsageError(
-            "--detach writes the executed notebook in the sandbox; leave --inplace and --output "
-            "out, and get it by jupyter ivy runs fetch."
-        )
     live = app.live_settings()
     live.current()  # what is wrong is told before anything starts
     notebook = read_notebook(source)
