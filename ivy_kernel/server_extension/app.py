@@ -470,10 +470,11 @@ class IvyServerExtension(ExtensionApp):
 
     async def _keep_kernels(self) -> None:
         """Have the agents of this server's kernels stay, for a server that comes after it."""
-        from ivy_kernel.kernel import restart
+        # Not with the extension: a server that runs has no use for it.
+        from ivy_kernel.kernel.restart import keep_for_next_server
 
         assert self.serverapp is not None  # noqa: S101 - the loader sets it; for the type checker
         kernel_ids = set(self.serverapp.kernel_manager.list_kernel_ids())
         known = {entry.kernel_id for entry in RegistryReader().current()}
         known |= {kernel_id for kernel_id in kernel_ids if journal_file(kernel_id).exists()}
-        getattr(restart, "keep_for_next_server", print)(sorted(kernel_ids & known))
+        keep_for_next_server(sorted(kernel_ids & known))

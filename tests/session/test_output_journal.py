@@ -137,11 +137,13 @@ def _ended(cells: Json) -> Json:
 def test_a_killed_writer_leaves_what_it_had_said() -> None:
     """SIGKILL in the middle of a flood: each line is whole, in order, and the cell is over."""
     program = (
+        "import time\n"
         "from ivy_kernel.session.output_journal import OutputJournal\n"
         "journal = OutputJournal('killed')\n"
         f"journal.begin('r', 'cell', '{CODE}', 1)\n"
         "for number in range(10_000_000):\n"
         "    journal.message('r', 'stream', {'name': 'stdout', 'text': f'{number}\\n'})\n"
+        "    time.sleep(0.0001)\n"
     )
     process = subprocess.Popen([sys.executable, "-c", program])
     reader = JournalReader(journal_file("killed"))
