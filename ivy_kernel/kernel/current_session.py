@@ -32,6 +32,7 @@ from ivy_kernel.settings.live import LiveSettings
 
 if TYPE_CHECKING:
     from ivy_kernel.kernel.missed_outputs import MissedOutputs
+    from ivy_kernel.session.files import SandboxFiles
 
 INTERRUPT_SECONDS = 0.5
 """Of the time for a shutdown: for the running cell to hear of it."""
@@ -124,7 +125,7 @@ class CurrentSession:
             self._missed.heard(message)
         self._on_background(message)
 
-    def _tell_missed(self, event: Event) -> None:
+    def _tell_missed(self, event: Event, open_files: Callable[[], SandboxFiles]) -> None:
         """Have what was missed brought into the journal, when an agent is found again."""
         if not self._shown.path:
             return
@@ -134,7 +135,7 @@ class CurrentSession:
 
             self._missed = MissedOutputs(self._shown, self._output_limit)
         if self._missed is not None:
-            self._missed.on_event(event)
+            self._missed.on_event(event, open_files)
 
     def _output_limit(self) -> OutputLimit:
         return OutputLimit(self.live.current().output_limit_bytes)
@@ -192,7 +193,7 @@ class CurrentSession:
                 self._agents.add(chat, campaign_id, event.ending)
             comms.on_event(event)
             self._on_event(event)
-            self._tell_missed(event)
+            self._tell_missed(event, session.files)
 
         session = open_session(
             self.live,

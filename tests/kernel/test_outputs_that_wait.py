@@ -42,7 +42,7 @@ class Notebook:
         self.chat = chat
         self.cells = cells
         self.path = home.work / "notebook.ipynb"
-        self._server = server
+        self.server = server
         self.write()
 
     def write(self) -> None:
@@ -53,7 +53,7 @@ class Notebook:
     @contextlib.contextmanager
     def kernel(self) -> Iterator[NotebookKernel]:
         """Start a kernel, as a server does."""
-        variables = agent_variables(self._server, self.chat)
+        variables = agent_variables(self.server, self.chat)
         variables["JPY_SESSION_NAME"] = str(self.path)
         with running_kernel(self.home, variables) as driver:
             yield NotebookKernel(self, driver)
@@ -220,3 +220,76 @@ def test_a_kernel_beside_another_of_the_same_path_has_its_own_variables(
             assert first.run("c").text() == "42\n"
             second.driver.stop()
         assert first.run("c").text() == "42\n"
+
+
+def test_a_second_machine_gets_what_is_said_on_the_first(
+    notebook: Notebook, tmp_path: Path
+) -> None:
+    """With another data directory and the same chat: from the disk, and the agent is left alone."""
+    other = Notebook(
+        Home(tmp_path / "other"), notebook.server, notebook.chat, {**notebook.cells, "e": "1 + 1"}
+    )
+    with notebook.kernel() as first:
+        first.run("a")
+        first.run("d")
+        first.begin("b")
+        with other.kernel() as second:
+            second.run("e")
+            until(lambda: second.text("b") == "begun\n", "the cell that runs is there", 30)
+            assert second.cells["b"]["is_running"]
+            assert second.cells["d"]["fate"] == "failed"
+            (tmp_path / "go").touch()
+            until(lambda: first.is_over("b"), "it has ended", 30)
+            until(lambda: second.is_over("b"), "its end is there", 30)
+            assert second.text("b") == SAID == first.text("b")
+            assert second.cells["b"]["outputs"] == first.cells["b"]["outputs"]
+            assert list(second.cells) == ["e", "a", "d", "b"]
+        assert first.run("c").text() == "42\n"
+
+
+def test_a_sandbox_that_was_asleep_still_has_the_outputs(
+    notebook: Notebook,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    changed: Callable[..., None],
+) -> None:
+    """The agent is gone with its processes; what its cells have said is read from the disk."""
+    with notebook.kernel() as first:
+        first.run("a")
+        run = first.begin("b")
+        first.stop_with_server(monkeypatch)
+    (tmp_path / "go").touch()
+    (index,) = notebook.server.root.glob(f"**/{notebook.chat}/**/.ivy/*/outputs/cells.jsonl")
+    until(lambda: '"fate":"ok"' in index.read_text().splitlines()[-1], "the cell has ended", 30)
+    fall_asleep(notebook, changed)
+    with notebook.kernel() as second:
+        assert second.run("c").reply["ename"] == "NameError"
+        until(lambda: second.is_over("b"), "the journal has the cell", 30)
+        assert second.text("b") == SAID
+        assert (second.cells["b"]["run"], second.cells["b"]["fate"]) == (run, "succeeded")
+
+
+def fall_asleep(notebook: Notebook, changed: Callable[..., None]) -> None:
+    """Have the notebook's sandbox hibernate."""
+    changed(hibernate_seconds=0.3, hibernating_seconds=0.0)
+    session = f"session-of-{notebook.chat}"
+    until(
+        lambda: notebook.server.session_status(session)["lifecycle"]["state"] == "hibernated",
+        "it sleeps",
+    )
+    changed(hibernate_seconds=None)
+
+
+@pytest.mark.thorough
+def test_a_cell_that_was_cut_off_by_its_sandbox_is_lost(
+    notebook: Notebook, monkeypatch: pytest.MonkeyPatch, changed: Callable[..., None]
+) -> None:
+    """What it had said is there, and it is not called running for ever."""
+    with notebook.kernel() as first:
+        first.begin("b")
+        first.stop_with_server(monkeypatch)
+    fall_asleep(notebook, changed)
+    with notebook.kernel() as second:
+        until(lambda: second.text("b") == "begun\n", "the journal has its beginning", 30)
+        until(lambda: second.is_over("b"), "its loss is there", 60)
+        assert second.cells["b"]["fate"] == "lost"
