@@ -20,6 +20,7 @@ each other is in ``docs/agent-protocol.md``.
     ipython_kernel.py a real ipykernel, over its own sockets; the watchdog that wakes it
     meters.py         memory, processors, disk and GPUs of the sandbox, and what may be used
     background.py     what may still speak in the kernel's process between requests
+    extension.py      requests and hooks for work beside cells, in the kernel's process
     outputs.py        a cell's outputs as a notebook has them, from its messages
     shell/            the built-in shell itself
     work/             beside cells in the kernel's process; travels in an archive of its own

@@ -292,8 +292,9 @@ class ShellKernel(KernelProcess):
 
     def send(self, channel: str, parts: Sequence[bytes], buffers: Sequence[bytes]) -> None:
         """Queue one line; the shell has no use for buffers."""
-        header, _, _, content = parts
-        line = b'{"c":"%s","h":%s,"d":%s}\n' % (channel.encode(), header, content)
+        header, _, metadata, content = parts
+        line = b'{"c":"%s","h":%s,"m":%s,"d":%s}\n'
+        line %= (channel.encode(), header, metadata, content)
         self._outgoing += line
         self._push()
 
@@ -356,7 +357,8 @@ class ShellKernel(KernelProcess):
             self.take_background(message["d"])
             return
         header, parent = to_json(message["h"]), to_json(message["p"])
-        self.on_message(message["c"], header, parent, b"{}", to_json(message["d"]), [])
+        metadata, content = to_json(message.get("m", {})), to_json(message["d"])
+        self.on_message(message["c"], header, parent, metadata, content, [])
 
     def _push(self) -> None:
         try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import os
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
@@ -165,9 +164,8 @@ COMM_APART_SECONDS = 0.03
 nbclient loses the reply's wake-up when it is busy answering a comm message at that moment.
 """
 
-
 LAST_WORDS_SECONDS = 0.3
-"""Of the time that a shutdown has, this may be used to show the end of background output."""
+"""Part of a shutdown's time in which the end of background output is shown."""
 
 
 class CellHost(Protocol):
@@ -228,8 +226,8 @@ class CellRunner:
         )
         self._following = False
         self._directory = ""  # Jupyter starts kernels in the notebook's
-        with suppress(OSError):  # it may have been removed
-            self._directory = os.getcwd()  # noqa: PTH109 - local cells may change it later
+        with suppress(OSError):  # it may have been removed, and local cells may change it later
+            self._directory = str(Path.cwd())
         self.features: list[str] = []
         self._throttle = front_end_throttle(  # each cell sets its own limit
             host.publish, limit=OutputLimit(0), is_full=lambda: host.is_full
@@ -335,6 +333,8 @@ class CellRunner:
     async def _run_in_sandbox(self, cell: Cell, sink: Sink) -> Outcome:
         self._throttle.set_limit(OutputLimit(self._current.live.current().output_limit_bytes))
         session = self._current.wanted()
+        if session.recovery is not None:
+            session.recovery.ask = _CommandOwner(self, cell).confirm
         note = self._current.note() if cell.store_history else ""
         if note:
             self._show_note(note)

@@ -24,7 +24,7 @@ from ivy_kernel.models import Message, Namespace, Sink
 from ivy_kernel.routes.events import AgentOpened, Event
 from ivy_kernel.session import local_server
 from ivy_kernel.session.kernel_registry import KernelRegistration, kernel_id_of
-from ivy_kernel.session.notebook_record import notebook_id_of, notebook_path
+from ivy_kernel.session.notebook_record import NotebookRecord, notebook_id_of, notebook_path
 from ivy_kernel.session.open import identity, open_lifecycle, open_session
 from ivy_kernel.session.output_limit import OutputLimit
 from ivy_kernel.session.session import Session
@@ -203,6 +203,7 @@ class CurrentSession:
             on_event=on_event,
             namespace=namespace,
             is_behind=self._is_behind,
+            record=NotebookRecord(notebook_path(), kernel=self._session_key),
             notebook=notebook_id_of(notebook_path()) if self._shown.path else "",
         )
         self._chat, self._must_empty, self.comms = chat, must_empty, comms

@@ -28,6 +28,7 @@ from ivy_kernel.session.chats import find_chat, note_use
 from ivy_kernel.session.describe import event_sentence
 from ivy_kernel.session.kernel_registry import KernelRegistration, kernel_id_of
 from ivy_kernel.session.missing_files import NO_SUCH_FILE, missing_file_hint
+from ivy_kernel.session.notebook_record import NotebookRecord, notebook_path
 from ivy_kernel.session.open import identity, open_lifecycle, open_session
 from ivy_kernel.session.output import front_end_throttle
 from ivy_kernel.session.output_limit import OutputLimit
@@ -240,6 +241,8 @@ class _MagicCell:
         chat_id = self._options.chat_id
         settings = self._sessions.settings_of(chat_id).current()
         session = self._session = self._sessions.session(chat_id)
+        if session.recovery is not None:
+            session.recovery.ask = _CommandOwner(self._sessions, post, self._namespace).confirm
         throttle = front_end_throttle(post, limit=OutputLimit(settings.output_limit_bytes))
         replying: set[asyncio.Task[None]] = set()
 
@@ -373,6 +376,7 @@ class MagicSessions:
                 on_background=self._on_background,
                 on_event=lambda event: self._on_event(event, chat_id),
                 namespace=self._namespaces.setdefault(open_lifecycle(live).key[:2], Namespace()),
+                record=NotebookRecord(notebook_path(), kernel=self._key),
             )
             known = self._open[chat_id] = _Open(wanted, opened)
             note_use(**opened.lifecycle.registry_fields)

@@ -4,7 +4,10 @@
 
     session.py         runs cells, one at a time, each to its one end
     gate.py            before a cell: sandbox, route and namespace are there, or why not
-    route_choice.py    which way cells take: the best route that works, found once
+    route_choice.py    which way cells take: the best route that works, found once; a cell's run
+    recovery.py        what becomes of variables when the sandbox ends: kept, and restored
+    restored.py        what came back, in words; what a cell needs of it
+    checkpoint_copies.py copies of checkpoints on this machine, kept up to date in the background
     lifecycle.py       the sandbox's life: status, create, terminate, and who is told of it
     local_server.py    finds or starts the embedded local sandbox's server
     start_progress.py  what shows that a start is under way, and its progress in the cell
