@@ -13,6 +13,7 @@ each other is in ``docs/agent-protocol.md``.
     daemon.py         the private directory, and the loop: socket, signals, lifetimes
     service.py        applies requests, records the kernel's messages
     inflight.py       submissions by sequence number; requests in flight, and their interrupts
+    queue.py          runs a notebook's cells one after the other, without any client
     message_log.py    the kernel's messages by offset, and the polls that wait for them
     wire.py           the framing of requests and answers
     supervisor.py     starts, restarts and replaces the kernel process

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import suppress
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from traitlets.config import Config
@@ -21,7 +22,7 @@ from ivy_kernel.kernel.restart import (
     session_key_of,
 )
 from ivy_kernel.models import Message, Namespace, Sink
-from ivy_kernel.routes.events import AgentOpened, Event
+from ivy_kernel.routes.events import AgentOpened, Event, KeptCell
 from ivy_kernel.session import local_server
 from ivy_kernel.session.kernel_registry import KernelRegistration, kernel_id_of
 from ivy_kernel.session.notebook_record import NotebookRecord, notebook_id_of, notebook_path
@@ -36,6 +37,54 @@ if TYPE_CHECKING:
 
 INTERRUPT_SECONDS = 0.5
 """Of the time for a shutdown: for the running cell to hear of it."""
+
+
+class EarlierCells:
+    """Takes messages of cells that an earlier process of this kernel had started.
+
+    Parameters
+    ----------
+    otherwise
+        Takes those messages while no cell shows them.
+    """
+
+    def __init__(self, otherwise: Sink) -> None:
+        self._otherwise = otherwise
+        self._sink: Sink | None = None
+        self._input_request: Message | None = None
+
+    @contextmanager
+    def shown_in(self, sink: Sink) -> Iterator[None]:
+        """Show them in one cell for the time of the ``with`` block."""
+        self._sink = sink
+        try:
+            # The earlier cell waits at its input() and would not send the request again.
+            request, self._input_request = self._input_request, None
+            if request is not None:
+                sink(request)
+            yield
+        finally:
+            self._sink = None
+
+    def take(self, message: Message) -> None:
+        """Called with each message whose parent is no request of ours that is under way."""
+        if message.channel == "stdin":
+            self._take_input_request(message)
+        elif message.channel != "iopub":
+            return  # a reply whose request was given up
+        elif self._sink is None or message.msg_type.startswith("comm_"):
+            self._otherwise(message)
+        elif message.msg_type == "error":  # as text, since the cell that shows it has not failed
+            text = "\n".join(message.content.get("traceback", ()))
+            self._sink(Message("stream", {"name": "stderr", "text": f"{text}\n"}))
+        elif message.msg_type not in ("status", "execute_input"):
+            self._sink(dataclasses.replace(message, parent_header=None))
+
+    def _take_input_request(self, message: Message) -> None:
+        if self._sink is None:
+            self._input_request = message
+        else:
+            self._sink(message)
 
 
 class CurrentSession:
@@ -127,15 +176,24 @@ class CurrentSession:
 
     def _tell_missed(self, event: Event, open_files: Callable[[], SandboxFiles]) -> None:
         """Have what was missed brought into the journal, when an agent is found again."""
-        if not self._shown.path:
-            return
-        if self._missed is None and isinstance(event, AgentOpened):
+        if isinstance(event, AgentOpened):
+            self._listen_for_missed()
+        if self._missed is not None:
+            self._missed.on_event(event, open_files)
+
+    def _listen_for_missed(self) -> MissedOutputs | None:
+        if self._missed is None and self._shown.path:
             # Not on a warm cell's way: only here.
             from ivy_kernel.kernel.missed_outputs import MissedOutputs
 
             self._missed = MissedOutputs(self._shown, self._output_limit)
-        if self._missed is not None:
-            self._missed.on_event(event, open_files)
+        return self._missed
+
+    def expect(self, cells: Sequence[KeptCell]) -> None:
+        """Have what cells of a run say that was handed over brought into the journal."""
+        missed = self._listen_for_missed()
+        if missed is not None:
+            missed.expect(cells)
 
     def _output_limit(self) -> OutputLimit:
         return OutputLimit(self.live.current().output_limit_bytes)

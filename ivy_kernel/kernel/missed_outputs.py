@@ -289,6 +289,7 @@ class MissedOutputs:
         self._shown = shown
         self._limit = limit
         self._cells: dict[str, MissedCell] = {}
+        self._expected: dict[str, KeptCell] = {}
         self._held: list[Message] | None = None
         self._has_looked = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -352,8 +353,16 @@ class MissedOutputs:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    def expect(self, cells: Sequence[KeptCell]) -> None:
+        """Take what these cells will say, which the agent runs by itself; each begins then."""
+        self._expected.update((cell.run, cell) for cell in cells)
+
     def heard(self, message: Message) -> None:
         """Called with each message that belongs to no cell of this process, in order."""
+        expected = self._expected.pop(message.parent_id, None)
+        if expected is not None:
+            missed = MissedCell(expected, self._shown, self._limit())
+            self._cells.setdefault(expected.run, missed)
         if self._held is not None:
             self._held.append(message)
         elif message.parent_id in self._cells:

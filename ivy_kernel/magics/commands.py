@@ -6,7 +6,7 @@ A new command is a function and a row of `COMMANDS`, both in this file.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from ivy_kernel.magics.options import (
     split_line,
 )
 from ivy_kernel.models import Message, Sink
+from ivy_kernel.routes.events import KeptCell
 from ivy_kernel.session.describe import (
     chats_table,
     route_lines,
@@ -56,6 +57,13 @@ class CommandOwner(SessionOwner, Protocol):
 
     async def confirm(self, question: str) -> bool:
         """Ask the user a yes/no question, before something is lost."""
+
+    @property
+    def number(self) -> int:
+        """The number of the notebook's last cell before the next one. Called by ``detach``."""
+
+    def expect(self, cells: Sequence[KeptCell]) -> None:
+        """Keep what cells will say that the sandbox runs by itself. Called by ``detach``."""
 
     async def follow(self, status: SandboxStatus, sink: Sink) -> None:
         """Show what runs on in the sandbox, until it has ended. Called by ``reconnect``."""
@@ -281,6 +289,12 @@ async def _packages(owner: CommandOwner, options: Options, sink: Sink) -> None:
     await run_packages(owner, options, sink)
 
 
+async def _detach(owner: CommandOwner, options: Options, sink: Sink) -> None:
+    from ivy_kernel.magics.recovery import run_detach  # no other cell needs what it imports
+
+    await run_detach(owner, options, sink)
+
+
 async def _cell(owner: CommandOwner, options: Options, sink: Sink) -> None:
     _print(sink, cell_parser().format_help())
 
@@ -431,6 +445,17 @@ COMMANDS = {
                 "--install", action="store_true", help="install what was there before, after asking"
             ),
             _argument("--yes", action="store_true", help="do not ask"),
+        ),
+    ),
+    "detach": Command(
+        "CELLS: have the sandbox run cells by itself; JupyterLab's command Run Remaining Cells",
+        _detach,
+        (
+            _argument(
+                "cells",
+                metavar="CELLS",
+                help='base64 of the JSON {"cells": [[id, source, allows_error], …], "name": …}',
+            ),
         ),
     ),
     "config": Command("every setting, its value and where it came from; never a key", _config),

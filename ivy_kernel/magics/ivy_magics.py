@@ -8,6 +8,7 @@ import secrets
 import sys
 import time
 import uuid
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from ivy_kernel.magics.options import CellOptions, HelpAskedError, parse_cell_op
 from ivy_kernel.magics.output import NativeOutput, RemoteInterrupt, exception_for, shown_briefly
 from ivy_kernel.magics.waiting import Post, ask_user, loop_thread, wait_in_cell
 from ivy_kernel.models import Cell, Json, Message, Namespace, Outcome, Sink, sendable
-from ivy_kernel.routes.events import AgentLost, Event, KernelDied, show_error
+from ivy_kernel.routes.events import AgentLost, Event, KeptCell, KernelDied, show_error
 from ivy_kernel.session.chats import find_chat, note_use
 from ivy_kernel.session.describe import event_sentence
 from ivy_kernel.session.kernel_registry import KernelRegistration, kernel_id_of
@@ -217,6 +218,16 @@ class _CommandOwner:
         except Exception:
             raise UsageError(f"{question} Nobody can be asked here: add --yes.") from None
         return answer.strip().lower() in ("y", "yes")
+
+    @property
+    def number(self) -> int:
+        raise UsageError(
+            "%ivy detach works in notebooks of the Ivy Sandbox kernel alone: the cells of this one "
+            "run on this machine. Nothing was run."
+        )
+
+    def expect(self, cells: Sequence[KeptCell]) -> None:
+        """Keep nothing; see `number`."""
 
     async def follow(self, status: SandboxStatus, sink: Sink) -> None:
         """Show nothing: a cell of such a notebook does not outlive the notebook's process."""

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import base64
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from ivy_kernel.errors import IvyError, SandboxError, UsageError, WorkError
 from ivy_kernel.models import Cell, Json, Message, Sink, visible
 from ivy_kernel.routes.base import LiveKernel
+from ivy_kernel.routes.events import KeptCell, succeeded
 from ivy_kernel.session.describe import count_words
 from ivy_kernel.session.recovery import Recovery
 from ivy_kernel.session.restored import lacking_packages
+from ivy_kernel.session.runs import RunRecord, new_run_id, submit_run
 from ivy_kernel.session.session import CHECKPOINTS_OFF, Session
 
 CHECKPOINT_SECONDS = 3600.0
@@ -26,6 +33,17 @@ class RecoveryOwner(Protocol):
 
     async def confirm(self, question: str) -> bool:
         """Ask the user a yes/no question."""
+
+
+class DetachOwner(RecoveryOwner, Protocol):
+    """The notebook whose cells are handed over."""
+
+    @property
+    def number(self) -> int:
+        """The number of the notebook's last cell before the next one."""
+
+    def expect(self, cells: Sequence[KeptCell]) -> None:
+        """Keep what cells will say that the sandbox runs by itself."""
 
 
 def _recovery(session: Session) -> Recovery:
@@ -156,3 +174,124 @@ def checkpoint_line(session: Session) -> str:
 
 def _print(sink: Sink, lines: list[str]) -> None:
     sink(Message("stream", {"name": "stdout", "text": "\n".join(lines) + "\n"}))
+
+
+# Cells of an open notebook ------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class HandedCells:
+    """Cells of an open notebook that are handed over.
+
+    Parameters
+    ----------
+    run_id, name
+        The run's id, and the notebook's name.
+    number
+        The number of the cell before the first.
+    cells
+        Id, source, and whether an error lets the run go on.
+    """
+
+    run_id: str
+    name: str
+    number: int
+    cells: tuple[tuple[str, str, bool], ...]
+
+    @property
+    def kept(self) -> list[KeptCell]:
+        """The cells, as the agent's log will name them."""
+        return [
+            KeptCell(
+                run=f"{self.run_id}-{index}",
+                cell_id=cell_id,
+                number=self.number + 1 + index,
+                code=hashlib.sha256(source.encode("utf-8", "surrogatepass")).hexdigest(),
+                log="",
+                start=0,
+                end=None,
+                fate="",
+            )
+            for index, (cell_id, source, _) in enumerate(self.cells)
+        ]
+
+
+def read_cells(text: str, *, number: int) -> HandedCells:
+    """Return the cells that ``%ivy detach`` is given.
+
+    Parameters
+    ----------
+    text
+        Base64 of JSON: ``{"cells": [[id, source, allows_error], ...], "name": …}``.
+    number
+        The number of the cell before the first.
+
+    Raises
+    ------
+    UsageError
+        When it is not that.
+    """
+    try:
+        value = json.loads(base64.b64decode(text, validate=True))
+        cells = tuple((str(a), str(b), c is True) for a, b, c in value["cells"] if str(b).strip())
+    except (ValueError, LookupError, TypeError, RecursionError):
+        raise UsageError(
+            "%ivy detach takes base64 of JSON, as JupyterLab's command Run Remaining Cells in the "
+            "Sandbox makes it. Nothing was run."
+        ) from None
+    if not cells:
+        raise UsageError("%ivy detach: there is no cell with code. Nothing was run.")
+    return HandedCells(new_run_id(), str(value.get("name", ""))[:200], number, cells)
+
+
+async def hand_over(session: Session, handed: HandedCells, sink: Sink) -> RunRecord:
+    """Have the notebook's own kernel in the sandbox run cells by itself.
+
+    Raises
+    ------
+    IvyError
+        As `submit_run`.
+    """
+    cells: list[Json] = [
+        {
+            "cell_type": "code",
+            "execution_count": None,
+            "id": cell_id,
+            "metadata": {"tags": ["raises-exception"]} if allows_error else {},
+            "outputs": [],
+            "source": source,
+        }
+        for cell_id, source, allows_error in handed.cells
+    ]
+    recovery = session.recovery
+    record = await submit_run(
+        session,
+        {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5},
+        [(cell_id, at, allows) for at, (cell_id, _, allows) in enumerate(handed.cells)],
+        sink,
+        run_id=handed.run_id,
+        name=handed.name,
+        notebook_id=recovery.chat.record.notebook_id if recovery else f"run-{handed.run_id}",
+        number=handed.number,
+        ends_agent=False,
+    )
+    if recovery is not None:
+        # What becomes of them is not awaited: after a loss they count among what has run.
+        for number, (cell_id, source, _) in enumerate(handed.cells, handed.number + 1):
+            cell = Cell(source, execution_count=number, cell_id=cell_id)
+            recovery.ended(cell, succeeded())
+    return record
+
+
+async def run_detach(owner: DetachOwner, options: argparse.Namespace, sink: Sink) -> None:
+    """Hand cells over, and say so. Called for ``%ivy detach``."""
+    handed = read_cells(options.cells, number=owner.number)
+    session = owner.session()
+    owner.expect(handed.kept)  # before they are sent: the first may speak at once
+    record = await hand_over(session, handed, sink)
+    count = count_words(record.cells, "cell")
+    _print(
+        sink,
+        [
+            f"Run {record.run_id}: the sandbox runs {count} from now on, without this notebook; "
+            f"jupyter ivy runs tells how far it is. Cells that you run meanwhile wait behind."
+        ],
+    )

@@ -145,7 +145,7 @@ def _make_modest() -> None:
     """Give way to everything else in the sandbox."""
     with contextlib.suppress(OSError):
         os.nice(10)
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123 - no path is kept
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")
 
 
@@ -155,7 +155,7 @@ def _close_all_but(kept: int) -> None:
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)
     try:
-        names = os.listdir("/proc/self/fd")  # noqa: PTH208 - names alone are wanted
+        names = os.listdir("/proc/self/fd")
     except OSError:
         names = [str(number) for number in range(3, 1024)]
     for name in names:
