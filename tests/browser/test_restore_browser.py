@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from lab_window import Lab
 from playwright.sync_api import Locator, expect
 from sandbox_server import RunningSandbox
@@ -32,9 +33,7 @@ def restoration(lab: Lab) -> Locator:
     return lab.page.locator(".jp-NotebookPanel:visible .jp-ivy-restore")
 
 
-def test_cells_run_again_by_one_click(
-    lab: Lab, sandbox: RunningSandbox, axe_source: str
-) -> None:
+def test_cells_run_again_by_one_click(lab: Lab, sandbox: RunningSandbox, axe_source: str) -> None:
     """The cells that made what is missing are run by their button, and no others."""
     sandbox.ready(CHAT, SESSION, CAMPAIGN)
     document = {
@@ -79,6 +78,7 @@ def test_an_untrusted_notebook_offers_no_buttons(lab: Lab, sandbox: RunningSandb
     expect(said.get_by_role("button")).to_have_count(0)
 
 
+@pytest.mark.usefixtures("countdowns")
 def test_resume_and_restore(lab: Lab, sandbox: RunningSandbox) -> None:
     """One button wakes the sandbox and brings the variables back, and a notification says so."""
     sandbox.ready(CHAT, SESSION, CAMPAIGN)

@@ -243,7 +243,13 @@ def test_remaining_cells_run_in_the_sandbox(
     sandbox.ready(CHAT, SESSION, CAMPAIGN)
     ticks = tmp_path / "ticks"
     slow = SLOW.format(ticks=str(ticks), count=TICKS, pause=0.5)
-    sources = ("begun = 1", slow, "print('begun', begun)\n_ = ticks.open('a').write('end')", "1 / 0", "2")
+    sources = (
+        "begun = 1",
+        slow,
+        "print('begun', begun)\n_ = ticks.open('a').write('end')",
+        "1 / 0",
+        "2",
+    )
     name = lab.running.write_notebook("remaining.ipynb", *sources)
     lab.open_notebook(name)
     cells = lab.page.locator(".jp-NotebookPanel:visible .jp-CodeCell")
