@@ -152,7 +152,8 @@ export class Restorer {
       return;
     }
     if (action === 'install') {
-      await this.run(panel, '%ivy packages --install');
+      // The button was the question, and a line in no cell can ask nothing.
+      await this.run(panel, '%ivy packages --install --yes');
       return;
     }
     const { trans } = this._options;

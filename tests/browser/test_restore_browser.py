@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from lab_window import Lab
 from playwright.sync_api import Locator, expect
 from sandbox_server import RunningSandbox
@@ -32,9 +33,7 @@ def restoration(lab: Lab) -> Locator:
     return lab.page.locator(".jp-NotebookPanel:visible .jp-ivy-restore")
 
 
-def test_cells_run_again_by_one_click(
-    lab: Lab, sandbox: RunningSandbox, axe_source: str
-) -> None:
+def test_cells_run_again_by_one_click(lab: Lab, sandbox: RunningSandbox, axe_source: str) -> None:
     """The cells that made what is missing are run by their button, and no others."""
     sandbox.ready(CHAT, SESSION, CAMPAIGN)
     document = {
@@ -77,3 +76,29 @@ def test_an_untrusted_notebook_offers_no_buttons(lab: Lab, sandbox: RunningSandb
     said = restoration(lab)
     expect(said).to_contain_text("This notebook is not trusted")
     expect(said.get_by_role("button")).to_have_count(0)
+
+
+@pytest.mark.usefixtures("countdowns")
+def test_resume_and_restore(lab: Lab, sandbox: RunningSandbox) -> None:
+    """One button wakes the sandbox and brings the variables back, and a notification says so."""
+    sandbox.ready(CHAT, SESSION, CAMPAIGN)
+    name = lab.running.write_notebook("restored.ipynb", "kept = 'kept'", "print(kept)")
+    lab.open_notebook(name)
+    cells = lab.page.locator(".jp-NotebookPanel:visible .jp-CodeCell")
+    cells.first.locator(".jp-InputPrompt").click()
+    lab.execute("notebook:run-cell")
+    expect(lab.page.locator(".jp-InputPrompt").first).to_have_text("[1]:")
+    panel = lab.open_panel()
+    button = panel.get_by_role("button", name="Resume and Restore")
+    expect(button).to_have_count(0)
+    sandbox.control({"hibernate_seconds": 1})
+    lab.reconnect()
+    expect(lab.state()).to_have_text("Hibernated")
+    sandbox.control({"hibernate_seconds": 600})
+    button.click()
+    expect(lab.notification(f"{name}: ")).to_contain_text("Restored")
+    expect(lab.state()).to_have_text("Active")
+    expect(lab.page.locator(".jp-InputPrompt").first).to_have_text("[1]:")  # no cell ran
+    cells.last.locator(".jp-InputPrompt").click()
+    lab.execute("notebook:run-cell")
+    expect(lab.outputs().last).to_have_text("kept")

@@ -222,3 +222,63 @@ def test_a_cell_says_the_same_without_its_page(
     assert ["".join(one["outputs"][0]["text"]).strip() for one in cells] == ["before", whole]
     assert [one["execution_count"] for one in cells] == [1, 2]
     assert ticks.read_text("utf-8").split() == [str(number) for number in range(TICKS)]
+
+
+def hand_over(lab: Lab, first: int) -> None:
+    """Select a cell, and hand it and those below over to the sandbox, after the question."""
+    cells = lab.page.locator(".jp-NotebookPanel:visible .jp-CodeCell")
+    cells.nth(first).locator(".jp-InputPrompt").click()
+    lab.execute("ivy:run-remaining")
+    dialog = lab.page.get_by_role("dialog")
+    expect(dialog).to_contain_text("It stops at the first error.")
+    expect(dialog).to_contain_text("Whether the platform lets a busy sandbox hibernate")
+    dialog.get_by_role("button", name="Run").click()
+    expect(lab.notification("the sandbox now runs")).to_be_visible()
+
+
+def test_remaining_cells_run_in_the_sandbox(
+    lab: Lab, sandbox: RunningSandbox, tmp_path: Path
+) -> None:
+    """They end without page and server, each once; their outputs come when the page is back."""
+    sandbox.ready(CHAT, SESSION, CAMPAIGN)
+    ticks = tmp_path / "ticks"
+    slow = SLOW.format(ticks=str(ticks), count=TICKS, pause=0.5)
+    sources = (
+        "begun = 1",
+        slow,
+        "print('begun', begun)\n_ = ticks.open('a').write('end')",
+        "1 / 0",
+        "2",
+    )
+    name = lab.running.write_notebook("remaining.ipynb", *sources)
+    lab.open_notebook(name)
+    cells = lab.page.locator(".jp-NotebookPanel:visible .jp-CodeCell")
+    cells.first.locator(".jp-InputPrompt").click()
+    lab.execute("notebook:run-cell")
+    prompts = lab.page.locator(".jp-InputPrompt")
+    expect(prompts.first).to_have_text("[1]:")
+    hand_over(lab, 1)
+    expect(prompts).to_have_text(["[1]:", "[*]:", "[*]:", "[*]:", "[*]:"])
+    expect(lab.outputs().first).to_contain_text("tick 1")
+    leave(lab, "SIGKILL", lambda: ticks.read_text("utf-8").endswith("end"))
+    lab.reopen()
+    lab.open_notebook(name)
+    whole = "\n".join(f"tick {number}" for number in range(TICKS))
+    prompts = lab.page.locator(".jp-InputPrompt")
+    expect(prompts).to_have_text(["[1]:", "[2]:", "[3]:", "[4]:", "[ ]:"])
+    expect(lab.outputs().nth(0)).to_have_text(whole)
+    expect(lab.outputs().nth(1)).to_have_text("begun 1")
+    expect(lab.outputs().nth(2)).to_contain_text("ZeroDivisionError")
+    ticked = "".join(f"{number}\n" for number in range(TICKS))
+    assert ticks.read_text("utf-8") == f"{ticked}end"
+
+
+def test_an_error_ends_the_wait_of_the_cells_behind_it(lab: Lab, sandbox: RunningSandbox) -> None:
+    """Cells that a queue in the sandbox does not reach lose the sign that they run."""
+    sandbox.ready(CHAT, SESSION, CAMPAIGN)
+    sources = ("print('well')", "1 / 0", "print('never')")
+    lab.open_notebook(lab.running.write_notebook("stops.ipynb", *sources))
+    hand_over(lab, 0)
+    expect(lab.page.locator(".jp-InputPrompt")).to_have_text(["[1]:", "[2]:", "[ ]:"])
+    expect(lab.outputs()).to_have_count(2)
+    expect(lab.outputs().last).to_contain_text("ZeroDivisionError")

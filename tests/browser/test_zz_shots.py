@@ -8,15 +8,21 @@ from test_waiting_outputs import Answers, cell
 
 SHOTS = "/tmp/w/web/tmp/"
 
+
 def test_shots(lab: Lab, sandbox: RunningSandbox, countdowns: None) -> None:
     sandbox.ready(CHAT, SESSION, CAMPAIGN)
     document = {
         "text": "Back from the checkpoint after cell [17]: 12 of 14 variables (31 MB), 2 packages.",
-        "missing": {"model": {"why": "it holds a lock (threading.Lock)", "cell": 4}, "frames": {"why": "its checkpoint file has another hash", "cell": 9}},
+        "missing": {
+            "model": {"why": "it holds a lock (threading.Lock)", "cell": 4},
+            "frames": {"why": "its checkpoint file has another hash", "cell": 9},
+        },
         "cells": ["cell-0", "cell-2"],
         "actions": ["rerun", "install"],
     }
-    name = lab.running.write_notebook("shots.ipynb", COUNT, display_of(document), COUNT, "import time\ntime.sleep(1)", "1/0")
+    name = lab.running.write_notebook(
+        "shots.ipynb", COUNT, display_of(document), COUNT, "import time\ntime.sleep(1)", "1/0"
+    )
     answers = Answers(lab, {"cell-3": cell("old", "r", "x\n")})
     lab.open_notebook(name)
     lab.page.wait_for_timeout(1500)

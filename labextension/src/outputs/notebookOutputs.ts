@@ -87,7 +87,8 @@ export class NotebookOutputs implements IDisposable {
   expect(cells: readonly CodeCell[]): void {
     const runs = new Map<string, string | null>();
     const allowed = new Set<string>();
-    for (const { model } of cells) {
+    for (const cell of cells) {
+      const { model } = cell;
       runs.set(model.id, runOf(model));
       const tags: unknown = model.getMetadata('tags');
       if (Array.isArray(tags) && tags.includes('raises-exception')) {
@@ -95,7 +96,7 @@ export class NotebookOutputs implements IDisposable {
       }
       this._shown.delete(model.id);
       dropOutputs(model);
-      setRunning(model, true);
+      setRunning(cell, true);
       this._running.add(model.id);
     }
     this._expected = new ExpectedCells(runs, allowed);
@@ -241,7 +242,7 @@ export class NotebookOutputs implements IDisposable {
         waiting
       );
       if (decision === 'take') {
-        this._put(model, waiting);
+        this._put(cell, waiting);
         continue;
       }
       if (decision === 'own') {
@@ -278,7 +279,8 @@ export class NotebookOutputs implements IDisposable {
   }
 
   /** Put outputs into their cell, as if the page had received them. */
-  private _put(model: ICodeCellModel, waiting: IWaitingCell): void {
+  private _put(cell: CodeCell, waiting: IWaitingCell): void {
+    const { model } = cell;
     const { id } = model;
     const shown = this._shown.get(id);
     const before = shown?.run === waiting.run ? shown.outputs : null;
@@ -291,14 +293,14 @@ export class NotebookOutputs implements IDisposable {
         model.executionCount = null;
         this._running.add(id);
       }
-      setRunning(model, true);
+      setRunning(cell, true);
       return;
     }
     this._running.delete(id);
     if (model.executionCount !== waiting.number) {
       model.executionCount = waiting.number;
     }
-    setRunning(model, false);
+    setRunning(cell, false);
     if (waiting.fate === UNKNOWN) {
       // The notebook's new kernel may be about to find the rest: then all is asked for again.
       this._looksLeft = Math.max(this._looksLeft, LOOKS_FOR_REST);
@@ -314,7 +316,7 @@ export class NotebookOutputs implements IDisposable {
     for (const id of ids) {
       const cell = cells.get(id);
       if (this._running.delete(id) && cell && !this._isAwaited(cell)) {
-        setRunning(cell.model, false);
+        setRunning(cell, false);
       }
     }
   }
@@ -438,8 +440,15 @@ function dropOutputs(model: ICodeCellModel): void {
   dropReceipt(model);
 }
 
-function setRunning(model: ICodeCellModel, isRunning: boolean): void {
-  model.executionState = isRunning ? 'running' : 'idle';
+function setRunning(cell: CodeCell, isRunning: boolean): void {
+  const { model } = cell;
+  if ((model as Partial<ICodeCellModel>).executionState !== undefined) {
+    model.executionState = isRunning ? 'running' : 'idle';
+  } else {
+    // JupyterLab before 4.3 has the sign in the prompt alone.
+    // eslint-disable-next-line @typescript-eslint/no-deprecated -- those versions have nothing else
+    cell.setPrompt(isRunning ? '*' : String(model.executionCount ?? ''));
+  }
 }
 
 /**
