@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 SHARE = 0.05
 """Of the notebook's time that checkpoints may block, unless the settings say otherwise."""
 
-CREDIT_SECONDS = 0.5
+CREDIT_SECONDS = 0.3
 """What they may block beyond that, so that the first cells of a notebook have theirs."""
 
 LONGEST_SKIP_SECONDS = 30.0
-REST_FACTOR = 4.0
-"""A child that took a second lets four pass before the next: it uses a processor, too."""
+REST_FACTOR = 8.0
+"""A child that took a second lets eight pass before the next: it uses a processor, too."""
 
 RESTLESS_SECONDS = 0.2
 CHILD_SECONDS = 120.0
