@@ -442,6 +442,27 @@ def test_a_large_file_is_hashed_later(notebook: Notebook, monkeypatch: pytest.Mo
     assert "late" not in notebook.run(lambda: None)
 
 
+def test_a_cell_of_thousands_of_files_has_a_record_of_bounded_length(
+    notebook: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says how many more there were."""
+    monkeypatch.setattr(receipts, "FILES_LIMIT", 20)
+    monkeypatch.setattr("ivy_kernel.agent.work.audit.NOTES_LIMIT", 30)
+    for index in range(40):
+        Path(f"{index:02}").write_bytes(b"1" * index)
+    monkeypatch.setattr(receipts, "HASH_SECONDS", 0.0)
+    monkeypatch.setattr(receipts, "HASH_SHARE", 0.0)
+    record = notebook.run(lambda: [Path(f"{index:02}").read_bytes() for index in range(40)])
+    assert len(record["reads"]) == 20
+    assert "more than 30 files were opened" in record["incomplete"]
+    assert "more files were read" in record["incomplete"]
+    assert record["incomplete"].count("no hash of") == 6
+    assert record["incomplete"].endswith("no hash of 15 more files")
+    while notebook.receipt.on_idle():
+        pass
+    assert len(notebook.run(lambda: None)["late"]) == 20
+
+
 def test_the_chain_goes_on_with_the_next_kernel(notebook: Notebook) -> None:
     """Each line names the one before, whoever wrote it."""
     notebook.run(lambda: None)

@@ -57,6 +57,7 @@ if (requireNamespace("remotes", quietly = TRUE)) {
     install.packages(place, repos = NULL, type = "source")
   }
 }
+if (!nzchar(system.file(package = name))) quit(status = 1)
 """
 
 

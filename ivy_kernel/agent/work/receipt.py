@@ -52,6 +52,8 @@ IDLE_SECONDS = 0.1
 FILES_LIMIT = 300
 """A record names so many files at most, of each kind."""
 
+NAMED_LIMIT = 5
+
 UNKNOWN: State = (-1, -1, -1, -1)
 
 
@@ -363,17 +365,19 @@ class Receipt:
                 entry.update(sha256=None, bytes=now[0])
                 wanted.append((entry, path, now))
                 if use.before == UNKNOWN and not use.is_read:
-                    reasons["{} may have been read before it was changed".format(entry["path"])] = (
-                        None
-                    )
-        waiting = self._hash(wanted, took)
+                    why = "{} may have been read before it was changed".format(entry["path"])
+                    reasons[why] = None
         for kind, entries in (("read", reads), ("written", writes)):
             if len(entries) > FILES_LIMIT:
                 reasons[f"{len(entries) - FILES_LIMIT} more files were {kind}"] = None
                 del entries[FILES_LIMIT:]
-            for entry in entries:
-                if entry["sha256"] is None and kind == "read":
-                    reasons["no hash of {}: {}".format(entry["path"], entry["why"])] = None
+        kept = {id(entry) for entry in reads + writes}
+        waiting = self._hash([each for each in wanted if id(each[0]) in kept], took)
+        missing = [entry for entry in reads if entry["sha256"] is None]
+        for entry in missing[:NAMED_LIMIT]:
+            reasons["no hash of {}: {}".format(entry["path"], entry["why"])] = None
+        if len(missing) > NAMED_LIMIT:
+            reasons[f"no hash of {len(missing) - NAMED_LIMIT} more files"] = None
         return reads, writes, waiting
 
     def _is_changed(self, use: Use, now: State | None) -> bool:
@@ -452,14 +456,9 @@ class ReceiptPart(Part):
 
     def _open(self) -> Receipt:
         if self._receipt is None:
-            context = self._context
-            self._receipt = Receipt(
-                context.directory,
-                context.chat,
-                context.notebook,
-                open_packages(context.directory),
-                self._workspace,
-            )
+            at = self._context
+            packages = open_packages(at.directory)
+            self._receipt = Receipt(at.directory, at.chat, at.notebook, packages, self._workspace)
         return self._receipt
 
     def requests(self) -> dict[str, Request]:
@@ -493,8 +492,7 @@ def open_part(context: Context) -> Part:
 
 def _boot() -> str:
     """Return the id of the system's start; empty where it does not tell."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
-    except (OSError, ValueError):
-        return ""
+    place = "/proc/sys/kernel/random/boot_id"
+    with contextlib.suppress(OSError, ValueError), open(place, encoding="ascii") as file:
+        return file.read().strip()
+    return ""
