@@ -13,7 +13,15 @@ import pytest
 from executed_notebook import CELLS, KEY, LOCK, Case, executed, reply_of, used
 
 from ivy_kernel.session.receipt_check import Finding, check
-from ivy_kernel.session.receipts import code_cells, digest, line_of, note_reply, seal, seal_of
+from ivy_kernel.session.receipts import (
+    code_cells,
+    digest,
+    forget_receipts,
+    line_of,
+    note_reply,
+    seal,
+    seal_of,
+)
 
 
 @pytest.fixture
@@ -159,9 +167,12 @@ def test_what_an_earlier_run_has_left_is_taken_away() -> None:
     }
     note_reply(cell, {"metadata": {}, "parent_header": {}})
     assert cell["metadata"] == {}
-    notebook = {"cells": [cell], "metadata": {"ivy": {"receipt": {"v": 1}}}}
+    cell["metadata"] = {"ivy": {"run": "old"}, "tags": []}
+    notebook = {"cells": [cell], "metadata": {"ivy": {"receipt": {"v": 1}}, "other": 1}}
+    forget_receipts(notebook)
+    assert (notebook["metadata"], cell["metadata"]) == ({"other": 1}, {"tags": []})
     assert seal(notebook, owner="o", key=KEY, lock=None) is None
-    assert notebook["metadata"] == {}
+    assert notebook["metadata"] == {"other": 1}
 
 
 # What was tampered with ---------------------------------------------------------------------------
