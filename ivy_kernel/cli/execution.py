@@ -24,7 +24,7 @@ from ivy_kernel.cli.setup import KERNEL_NAME
 from ivy_kernel.errors import IvyError, UsageError
 from ivy_kernel.kernel.local import runs_locally
 from ivy_kernel.models import Json, visible
-from ivy_kernel.session.receipts import code_cells, note_reply, seal
+from ivy_kernel.session.receipts import code_cells, forget_receipts, note_reply, seal
 
 
 # Notebook files -----------------------------------------------------------------------------------
@@ -231,6 +231,7 @@ class NotebookRun:
             "display_name": "Ivy Sandbox",
             "language": "python",
         }
+        forget_receipts(self.notebook)
         # Sockets in a directory of our own: other users do not reach them, and no port is needed.
         with tempfile.TemporaryDirectory(prefix="ivy-run-") as sockets:
             client = _WatchedClient(
@@ -283,13 +284,12 @@ class NotebookRun:
 
     def _seal(self) -> None:
         """Sign what has run; where no receipts are made, there is nothing to sign."""
-        if not any(one.record for one in code_cells(self.notebook)):
-            return
-        from ivy_kernel.session.notebook_record import NotebookRecord  # only where it is needed
+        if any(one.record for one in code_cells(self.notebook)):
+            from ivy_kernel.session.notebook_record import NotebookRecord  # only where it is needed
 
-        kept = NotebookRecord(str(self.target))
-        owner, key = kept.notebook_id, kept.key
-        seal(self.notebook, owner=owner, key=key, lock=self.lock, place=self._place)
+            kept = NotebookRecord(str(self.target))
+            owner, key = kept.notebook_id, kept.key
+            seal(self.notebook, owner=owner, key=key, lock=self.lock, place=self._place)
 
     def save(self) -> None:
         """Write the notebook as it is after a cell; a full disk is told, and tried again later."""

@@ -5,6 +5,7 @@ Whatever differs, and whatever cannot be told, is a `Finding` of its own.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 from collections.abc import Mapping, Sequence
@@ -29,6 +30,7 @@ from ivy_kernel.session.receipts import (
     signature_of,
 )
 
+LOOKS_AT_ONCE = 4
 SHORT = 12
 """So many digits of a hash are shown."""
 
@@ -125,7 +127,13 @@ class Surroundings:
 
 async def look_around(notebook: Json, looker: FileLooker) -> Surroundings:
     """Look at all that the records of a notebook name."""
-    files = {path: await looker.look(path) for path in expected_files(notebook)}
+    at_once = asyncio.Semaphore(LOOKS_AT_ONCE)
+
+    async def look(path: str) -> tuple[str, SeenFile]:
+        async with at_once:
+            return path, await looker.look(path)
+
+    files = dict(await asyncio.gather(*map(look, expected_files(notebook))))
     place = as_text(seal_of(notebook).get("place"))
     lines = await looker.record_lines(place) if place else None
     return Surroundings(files, lines, await looker.lock())

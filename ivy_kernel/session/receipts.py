@@ -127,6 +127,13 @@ def code_cells(notebook: Mapping[str, Any]) -> Iterator[CodeCell]:
         yield CodeCell(number, key, cell)
 
 
+def forget_receipts(notebook: Json) -> None:
+    """Take away what an earlier run has left: a run may end before it comes to every cell."""
+    sections = [notebook, *(one.cell for one in code_cells(notebook))]
+    for metadata in (as_object(section.get("metadata")) for section in sections):
+        metadata.pop("ivy", None)
+
+
 def note_reply(cell: Json, reply: Mapping[str, Any]) -> Json:
     """Note in a cell's metadata what the reply to its request says of it; return that.
 
@@ -185,12 +192,7 @@ def seal(
                 breaks.append(name)
             head, last = name, record
         rows.append([one.key, name, found, one.code_hash])
-    metadata = notebook.setdefault("metadata", {})
-    ours = {key: value for key, value in as_object(metadata.get("ivy")).items() if key != "receipt"}
     if not head:
-        metadata.pop("ivy", None)
-        if ours:
-            metadata["ivy"] = ours
         return None
     if lock is not None and digest(canonical(lock)) != last.get("packages"):
         lock = None  # it is that of another moment
@@ -207,7 +209,8 @@ def seal(
         made["breaks"] = breaks
     if key is not None:
         made["signature"] = signature_of(made, key)
-    metadata["ivy"] = {**ours, "receipt": made}
+    metadata = notebook.setdefault("metadata", {})
+    metadata["ivy"] = {**as_object(metadata.get("ivy")), "receipt": made}
     return made
 
 

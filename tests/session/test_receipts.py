@@ -13,7 +13,15 @@ import pytest
 from executed_notebook import CELLS, KEY, LOCK, Case, executed, reply_of, used
 
 from ivy_kernel.session.receipt_check import Finding, check
-from ivy_kernel.session.receipts import code_cells, digest, line_of, note_reply, seal, seal_of
+from ivy_kernel.session.receipts import (
+    code_cells,
+    digest,
+    forget_receipts,
+    line_of,
+    note_reply,
+    seal,
+    seal_of,
+)
 
 
 @pytest.fixture
@@ -159,9 +167,12 @@ def test_what_an_earlier_run_has_left_is_taken_away() -> None:
     }
     note_reply(cell, {"metadata": {}, "parent_header": {}})
     assert cell["metadata"] == {}
-    notebook = {"cells": [cell], "metadata": {"ivy": {"receipt": {"v": 1}}}}
+    cell["metadata"] = {"ivy": {"run": "old"}, "tags": []}
+    notebook = {"cells": [cell], "metadata": {"ivy": {"receipt": {"v": 1}}, "other": 1}}
+    forget_receipts(notebook)
+    assert (notebook["metadata"], cell["metadata"]) == ({"other": 1}, {"tags": []})
     assert seal(notebook, owner="o", key=KEY, lock=None) is None
-    assert notebook["metadata"] == {}
+    assert notebook["metadata"] == {"other": 1}
 
 
 # What was tampered with ---------------------------------------------------------------------------
@@ -399,3 +410,24 @@ async def test_a_receipt_of_any_form_is_read_without_a_fault(
     case.cells[3]["outputs"] = [{"output_type": "display_data", "data": 5}]
     case.cells[4]["outputs"] = 5
     assert check(case.notebook, key=KEY) != []
+
+
+def test_a_list_of_packages_is_the_one_that_the_record_names(tmp_path: Path) -> None:
+    """Also where nobody can look into the sandbox."""
+    case = executed(tmp_path)
+    seal_of(case.notebook)["packages"]["pip"]["numpy"] = "2.1.1"
+    assert ("version", 0, "") in changed(check(case.notebook, key=None))
+
+
+def test_a_cell_without_a_record_is_sealed_too(tmp_path: Path) -> None:
+    """Such as ``%ivy status``: its text, its outputs, and that it had no record."""
+    case = executed(tmp_path)
+    plain = {"cell_type": "code", "id": "here", "metadata": {}, "source": "%ivy", "outputs": []}
+    case.cells.append(plain)
+    seal(case.notebook, owner="owner", key=KEY, lock=LOCK, place="place")
+    assert check(case.notebook, key=KEY) == []
+    plain["source"] = "%ivy status"
+    assert changed(check(case.notebook, key=KEY)) == [("cell text", CELLS + 1, "")]
+    plain["source"] = "%ivy"
+    plain["metadata"] = copy.deepcopy(case.cells[1]["metadata"])
+    assert ("record", CELLS + 1, "") in changed(check(case.notebook, key=KEY))
