@@ -28,7 +28,13 @@ from ivy_kernel.routes.agent.programs import work_archive
 from ivy_kernel.routes.base import LiveKernel, Route
 from ivy_kernel.routes.events import show_error
 from ivy_kernel.session.notebook_record import ChatRecord, KeptCell, Life
-from ivy_kernel.session.restored import Restored, lacking_packages, names_in, setup_cells
+from ivy_kernel.session.restored import (
+    Restored,
+    lacking_packages,
+    missing_words,
+    names_in,
+    setup_cells,
+)
 from ivy_kernel.status.clock import monotonic_seconds
 from ivy_kernel.status.model import END_STATES
 
@@ -118,6 +124,7 @@ class Recovery:
         self._loss: SandboxLostError | None = None
         self._is_restoring = False
         self._reply: Json = {}
+        self._missing: dict[str, Json] = {}
         self._unwritten: list[KeptCell] = []
         self._timer: asyncio.TimerHandle | None = None
         self._keeper: CopyKeeper | None = None
@@ -175,7 +182,7 @@ class Recovery:
         index = self._reply.get("index") or {}
         floor = int(index.get("sequence", 0))
         self._life = Life(secrets.token_hex(8), floor, holder, [], self._life.id)
-        self.summary, self._loss = {}, None
+        self.summary, self._loss, self._missing = {}, None, {}
         self._note_soon()
 
     # -- cells
@@ -201,6 +208,18 @@ class Recovery:
             self._look = loop.call_later(self.pause_seconds, self._look_now)
         told = {**ivy, "notebook": self._chat.record.notebook_id}
         return replace(outcome, metadata={**outcome.metadata, "ivy": told})
+
+    def hint(self, outcome: Outcome, sink: Sink) -> None:
+        """Say so when a cell has missed a variable that was not restored."""
+        if self._missing and outcome.reply.get("ename") == "NameError":
+            named = str(outcome.reply.get("evalue", "")).split("'")
+            about = self._missing.get(named[1]) if len(named) > 1 else None
+            if about is not None:
+                _note(
+                    sink,
+                    f"{missing_words(named[1], about)} was not restored: "
+                    f"%ivy restore --rerun makes it again.",
+                )
 
     def keeper(self, host: RecoveryHost) -> CopyKeeper:
         """Return what keeps the copy on this machine."""
@@ -343,6 +362,7 @@ class Recovery:
     ) -> Restored | Outcome | None:
         """Restore into the kernel there; ``None`` when there is no checkpoint."""
         host, before = self._of_session(), self._life.holder
+        self.write_down()  # of the cells just before too
         self._is_restoring = True
         try:
             route = await run.prepare(host.open_for(cell, sink))
@@ -372,6 +392,8 @@ class Recovery:
         self._note_soon()
         restored = Restored.of(result, place=place, lacking=lacking, changed=changed)
         restored.cells = self._chat.cells_of(self._life.id)
+        earlier = {n: why for n, why in self._missing.items() if n not in restored.names}
+        self._missing = restored.missing = {**earlier, **restored.missing}
         if loss is not None:
             restored.what_ended = "The sandbox" if is_other else "The sandbox's Python"
         return restored

@@ -92,10 +92,8 @@ class Restored:
         return " ".join(parts)
 
     def _missing_words(self) -> str:
-        shown = []
-        for name, about in sorted(self.missing.items())[:NAMED_AT_MOST]:
-            cell = f", cell {about['cell']}" if about.get("cell") else ""
-            shown.append(f"{visible(name)} ({visible(about.get('why', 'unknown'))}{cell})")
+        some = sorted(self.missing.items())[:NAMED_AT_MOST]
+        shown = [missing_words(name, about) for name, about in some]
         more = len(self.missing) - len(shown)
         return ", ".join(shown) + (f" and {more:,} more" if more > 0 else "")
 
@@ -124,6 +122,12 @@ class Restored:
             "actions": actions,
         }
         return {"text/plain": f"[{self.sentence()}]", RESTORE_TYPE: facts}
+
+
+def missing_words(name: str, about: Json) -> str:
+    """Return a variable that was not restored, why, and the cell that made it."""
+    cell = f", cell {about['cell']}" if about.get("cell") else ""
+    return f"{visible(name)} ({visible(about.get('why', 'unknown'))}{cell})"
 
 
 def _cells(numbers: Sequence[int]) -> str:
