@@ -156,7 +156,7 @@ class Recovery:
 
     # -- WorkOwner
 
-    def configuration(self) -> Json | None:
+    def configuration(self) -> Json:
         """Return what a new kernel is told with its first cell; see `WorkOwner`."""
         return {
             "do": "configure",
@@ -326,7 +326,9 @@ class Recovery:
             return restored
         if restored is None:
             raise loss
-        restored.stale = self._life.cells_after(restored.number)
+        # Of another checkpoint than the wanted one, which was not whole, nothing can be gone on with.
+        is_wanted = restored.sequence == int(self.summary.get("sequence", 0))
+        restored.stale = self._life.cells_after(restored.number if is_wanted else 0)
         restored.named = sorted(names_in(cell.code) & set(restored.missing))
         self._show(restored, sink)
         if not restored.stale and not restored.named:
@@ -349,10 +351,8 @@ class Recovery:
             return restored
         if restored is None:
             which = "" if at is None else f" as old as cell {at}"
-            raise UsageError(
-                f"There is no checkpoint{which} of this notebook, neither on the sandbox's disk "
-                f"nor on this machine; run the cells again."
-            )
+            where = "neither on the sandbox's disk nor on this machine; run the cells again"
+            raise UsageError(f"There is no checkpoint{which} of this notebook, {where}.")
         restored.stale = [] if at is not None else self._life.cells_after(restored.number)
         self._show(restored, sink, is_rerun=rerun)
         return await self._rerun(run, restored, cell, sink) if rerun else None
@@ -362,7 +362,7 @@ class Recovery:
     ) -> Restored | Outcome | None:
         """Restore into the kernel there; ``None`` when there is no checkpoint."""
         host, before = self._of_session(), self._life.holder
-        self.write_down()  # of the cells just before too
+        self.write_down()
         self._is_restoring = True
         try:
             route = await run.prepare(host.open_for(cell, sink))
@@ -415,9 +415,7 @@ class Recovery:
             if copy and is_ours and is_newer and at in (None, copy.get("number")):
                 place = "the copy on this machine"
                 keeper = self.keeper(self._of_session())
-                changed = await keeper.put_back(self.checkpoints_directory)
-                wanted = {"do": "index", "at": at}
-                summary = await kernel.work(wanted, timeout_seconds=QUESTION_SECONDS)
+                changed, summary = await keeper.put_back(self.checkpoints_directory), copy
         except (WorkError, TamperedCheckpointError) as error:
             self._is_restoring = False
             self.configured(route.holder, self._reply or None, self.why_off)
@@ -455,10 +453,9 @@ class Recovery:
             if not lacking or self.ask is None:
                 return lacking
             question = f"Packages that you had installed are not there: {', '.join(lacking)}. "
-            try:
+            wants = False
+            with suppress(IvyError):  # nobody can be asked
                 wants = await self.ask(f"{question}Install them again?")
-            except IvyError:
-                wants = False
             if wants:
                 wanted = {"do": "install", "lock": lock}
                 await kernel.work(wanted, timeout_seconds=INSTALL_SECONDS)
