@@ -87,9 +87,7 @@ Ask = Callable[[str], Awaitable[bool]]
 
 
 class Recovery:
-    """Keeps the variables of one notebook in one chat beyond their sandbox.
-
-    It is the `WorkOwner` of the agent route.
+    """Keeps the variables of one notebook in one chat beyond their sandbox, as a `WorkOwner`.
 
     Parameters
     ----------
@@ -145,7 +143,7 @@ class Recovery:
 
     @property
     def life(self) -> Life:
-        """The life of the variables that are there, or were last."""
+        """See `Life`."""
         return self._life
 
     @property
@@ -326,7 +324,7 @@ class Recovery:
             return restored
         if restored is None:
             raise loss
-        # Of another checkpoint than the wanted one, which was not whole, nothing can be gone on with.
+        # Another checkpoint than the wanted one, which was not whole, is of no use to the cell.
         is_wanted = restored.sequence == int(self.summary.get("sequence", 0))
         restored.stale = self._life.cells_after(restored.number if is_wanted else 0)
         restored.named = sorted(names_in(cell.code) & set(restored.missing))
@@ -415,7 +413,8 @@ class Recovery:
             if copy and is_ours and is_newer and at in (None, copy.get("number")):
                 place = "the copy on this machine"
                 keeper = self.keeper(self._of_session())
-                changed, summary = await keeper.put_back(self.checkpoints_directory), copy
+                changed = await keeper.put_back(self.checkpoints_directory)
+                summary = {**self._chat.summary, **copy}
         except (WorkError, TamperedCheckpointError) as error:
             self._is_restoring = False
             self.configured(route.holder, self._reply or None, self.why_off)
