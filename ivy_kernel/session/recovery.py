@@ -352,11 +352,12 @@ class Recovery:
             if found is None or isinstance(found, Outcome):
                 return found
             kernel, summary, place, changed = found
+            is_other = before.split("/")[0] != route.holder.split("/")[0]
             if loss is not None:
                 ended = await self._set_up(run, route, cell, sink)
                 if ended is not None:
                     return ended
-            lacking = await run.prepare(self._offer_packages(kernel, sink)) if loss else []
+            lacking = await run.prepare(self._offer_packages(kernel)) if is_other else []
             if isinstance(lacking, Outcome):
                 return lacking
             wanted = {"do": "restore", "at": at}
@@ -369,7 +370,6 @@ class Recovery:
         self._life.holder, self._loss, self.summary = route.holder, None, summary
         host.holds(route.holder)
         self._note_soon()
-        is_other = before.split("/")[0] != route.holder.split("/")[0]
         restored = Restored.of(result, place=place, lacking=lacking, changed=changed)
         restored.cells = self._chat.cells_of(self._life.id)
         if loss is not None:
@@ -422,7 +422,7 @@ class Recovery:
                 return outcome
         return None
 
-    async def _offer_packages(self, kernel: LiveKernel, sink: Sink) -> list[str]:
+    async def _offer_packages(self, kernel: LiveKernel) -> list[str]:
         """Have packages installed again that are not there any more; return those that are not."""
         lock = self._chat.lock
         if not lock:
@@ -438,13 +438,10 @@ class Recovery:
             except IvyError:
                 wants = False
             if wants:
-                told = await kernel.work(
-                    {"do": "install", "lock": lock}, timeout_seconds=INSTALL_SECONDS
-                )
+                wanted = {"do": "install", "lock": lock}
+                await kernel.work(wanted, timeout_seconds=INSTALL_SECONDS)
                 there = await kernel.work({"do": "packages"}, timeout_seconds=QUESTION_SECONDS)
                 lacking = lacking_packages(lock, there)
-                if lacking and told.get("told"):
-                    _note(sink, str(told["told"]))
             return lacking
         return []
 

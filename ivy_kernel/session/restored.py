@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ivy_kernel.models import Json, visible
 from ivy_kernel.session.describe import count_words
-from ivy_kernel.session.notebook_record import KeptCell
+from ivy_kernel.session.notebook_record import KeptCell, own_names
 
 RESTORE_TYPE = "application/vnd.ivy.restore+json"
 """MIME type of what came back after a loss, and what can be done about the rest."""
@@ -62,7 +62,7 @@ class Restored:
         for name in changed:
             about = missing.setdefault(name, {"cell": 0})
             about["why"] = "its copy on this machine was changed, and was not used"
-        names = [str(name) for name in result.get("restored") or ()]
+        names = own_names(result.get("restored") or ())
         return Restored(int(result.get("number") or 0), names, missing, place, lacking)
 
     def to_rerun(self, ended: Sequence[int]) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -272,9 +273,13 @@ class Session:
 
     async def run_on(self, run: CellRun, route: Route, cell: Cell, sink: Sink) -> Outcome:
         """Run a cell of ours within the run of another one, to its end."""
+
+        def show(message: Message) -> None:  # under the cell that runs, which is its only parent
+            sink(message if message.channel == "stdin" else replace(message, parent_header=None))
+
         outcome = await run.send(
             route,
-            lambda: self._to_its_end(run, route.execute(cell, sink)),
+            lambda: self._to_its_end(run, route.execute(cell, show)),
             lambda error: self._gate.wait_after(error, sink),
         )
         self._gate.ended(route, outcome)

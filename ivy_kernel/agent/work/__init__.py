@@ -7,6 +7,10 @@ it is there. It imports nothing of ours but its own modules, and those relativel
 
 ::
 
+    packages.py    the packages that are there, what changed since, and how they come back
+    receipt.py     a record of each cell: code, fate, times, packages, files; chained by hash
+    audit.py       what Python tells of a running cell: files, processes, the network
+    files_used.py  what the system tells of files that are opened unseen
     requests.py    the parts, and the requests and hooks that reach them
     checkpoint.py  the state after a cell: when it is written, and how it is brought back
     process.py     the forked process that writes it, while the notebook goes on

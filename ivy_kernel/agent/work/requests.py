@@ -48,7 +48,7 @@ class Context:
         self.chat = str(content["chat"])
         self.notebook = str(content["notebook"])
         # Absolute, for cells may change the directory; links are not followed.
-        directory = Path(os.path.abspath(content["directory"]))  # noqa: PTH100 - as said
+        directory = Path(os.path.abspath(content["directory"]))
         self.directory = str(directory)
         self.settings: Json = {}
         for path in (directory.parent, directory):
