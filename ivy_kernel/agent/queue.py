@@ -22,21 +22,11 @@ if TYPE_CHECKING:
 
     Handed = Callable[[KernelProcess], None]
 
-WRITE_SECONDS = 1.0
-"""While a cell streams, the notebook is written so often at most."""
-
-WRITE_SHARE = 10.0
-"""And not before so many times as long as the last writing took: the agent has one thread."""
-
-RETRY_SECONDS = 5.0
-"""After a file could not be written, as on a full disk."""
-
-CANCEL_SECONDS = 10.0
-"""For the running cell to end after the interrupt of a cancelled run."""
-
-LINGER_SECONDS = 60.0
-"""An agent that was started for one run ends so long after it."""
-
+WRITE_SECONDS = 1.0  # while a cell streams, the notebook is written so often at most,
+WRITE_SHARE = 10.0  # and after so many times the last writing's time: the agent has one thread
+RETRY_SECONDS = 5.0  # after a file could not be written, as on a full disk
+CANCEL_SECONDS = 10.0  # for the running cell to end after the interrupt of a cancelled run
+LINGER_SECONDS = 60.0  # an agent that was started for one run ends so long after it
 RUN_ID = re.compile(r"[0-9a-zA-Z-]{4,64}\Z")
 
 
@@ -90,6 +80,8 @@ class QueuedRun:
             "agent": agent,
             "about": request.get("about") or {},
             "queue": request["cells"],
+            "number": self._number,
+            "lock": {},
         }
 
     @property
@@ -150,7 +142,9 @@ class QueuedRun:
     def take_reply(self, content: dict[str, Any], metadata: dict[str, Any]) -> None:
         """Keep the reply of the cell that was sent last."""
         self.reply = content
-        self._receipt = (metadata.get("ivy") or {}).get("receipt") or {}
+        ivy = metadata.get("ivy") or {}
+        self._receipt = ivy.get("receipt") or {}
+        self.record["lock"] = ivy.get("lock") or self.record["lock"]
         if metadata.get("started"):
             self.notebook.note_time("shell.execute_reply.started", str(metadata["started"]))
 
@@ -264,35 +258,17 @@ class CellQueue:
 
     # -- what the kernel says
 
-    def take(
-        self,
-        channel: str,
-        msg_type: str,
-        parts: Sequence[bytes],
-        buffers: Sequence[Any],
-        now: float,
-    ) -> None:
+    def take(self, channel: str, parts: Sequence[bytes], buffers: Sequence[Any]) -> None:
         """Take a message of the run's cell: header, metadata, content as JSON bytes."""
-        run = self._run
-        if run is None:
+        if self._run is None:
             return
-        header, metadata, content = (json.loads(part.decode("utf-8")) for part in parts)
-        date = str(header.get("date", ""))
-        if channel == "shell" and msg_type == "execute_reply":
-            run.notebook.note_time("shell.execute_reply", date)
-            run.take_reply(content, metadata)
-        elif channel != "iopub":
-            return
-        elif msg_type == "status":
-            run.notebook.note_time(f"iopub.status.{content.get('execution_state')}", date)
-        elif msg_type.startswith("comm_"):
-            run.notebook.take_comm(content, buffers)
-        else:
-            if msg_type == "execute_input":
-                run.notebook.note_time("iopub.execute_input", date)
-            changed = run.notebook.take(msg_type, content, metadata, len(parts[2]))
-            if changed and self._write_at is None:
-                self._write_at = now + max(WRITE_SECONDS, WRITE_SHARE * self._written_seconds)
+        try:
+            has_changed = _take(self._run, channel, parts, buffers)
+        except (AttributeError, LookupError, TypeError, ValueError):
+            return  # code in the sandbox can send messages of any shape
+        if has_changed and self._write_at is None:
+            pause_seconds = max(WRITE_SECONDS, WRITE_SHARE * self._written_seconds)
+            self._write_at = time.monotonic() + pause_seconds
 
     def cell_ended(self) -> None:
         """Note that the run's cell has replied and the kernel is idle after it, or never will."""
@@ -322,7 +298,7 @@ class CellQueue:
 
     def next_time(self) -> float | None:
         """Return when :meth:`tick` has something to do next, on the monotonic clock."""
-        if self._must_advance:
+        if self._must_advance and self.is_running:
             return 0.0
         known = [at for at in (self._write_at, self.is_running and self._cancel_at) if at]
         return min(known) if known else None
@@ -402,6 +378,25 @@ class CellQueue:
         self.held.clear()
         if self._run is not None and self.is_running:
             self._end(self._run, "stopped", "the agent was ended", time.monotonic())
+
+
+def _take(run: QueuedRun, channel: str, parts: Sequence[bytes], buffers: Sequence[Any]) -> bool:
+    header, metadata, content = (json.loads(part.decode("utf-8")) for part in parts)
+    msg_type, date, notebook = header["msg_type"], str(header.get("date", "")), run.notebook
+    if channel == "shell" and msg_type == "execute_reply":
+        notebook.note_time("shell.execute_reply", date)
+        run.take_reply(content, metadata)
+    if channel != "iopub":
+        return False
+    if msg_type == "status":
+        notebook.note_time(f"iopub.status.{content['execution_state']}", date)
+        return False
+    if msg_type.startswith("comm_"):
+        notebook.take_comm(content, buffers)
+        return False
+    if msg_type == "execute_input":
+        notebook.note_time("iopub.execute_input", date)
+    return notebook.take(msg_type, content, metadata, len(parts[2]))
 
 
 def _now() -> str:

@@ -298,7 +298,7 @@ class Service:
         parent_id = str(parent_header.get("msg_id", ""))
         is_queued = parent_id != "" and parent_id == self.queue.current
         if is_queued:
-            self.queue.take(channel, msg_type, (header, metadata, content), buffers, now)
+            self.queue.take(channel, (header, metadata, content), buffers)
         if channel == "iopub":
             self._requests.heard(parent_id, now)
             self._cells.heard(parent_id)

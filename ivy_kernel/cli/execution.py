@@ -23,7 +23,8 @@ from ivy_kernel.cli.app import EXIT_FAILED, EXIT_SIGNAL, IvyCommandApp, print_li
 from ivy_kernel.cli.setup import KERNEL_NAME
 from ivy_kernel.errors import IvyError, UsageError
 from ivy_kernel.kernel.local import runs_locally
-from ivy_kernel.models import visible
+from ivy_kernel.models import Json, visible
+from ivy_kernel.session.receipts import code_cells, note_reply, seal
 
 
 # Notebook files -----------------------------------------------------------------------------------
@@ -188,6 +189,10 @@ class NotebookRun:
         The signal that ended the run; 0 for none.
     stopped_in
         The place of the last cell that began among the code cells, from 1; 0 when none did.
+    is_sealed
+        Whether the receipt is signed in the end.
+    lock
+        The sandbox's packages as its last receipts mean them; ``None`` while it has told none.
     """
 
     def __init__(self, notebook: Any, target: Path, *, directory: Path) -> None:
@@ -200,6 +205,9 @@ class NotebookRun:
         self.failed: CellExecutionError | None = None
         self.signal_number = 0
         self.stopped_in = 0
+        self.is_sealed = True
+        self.lock: Json | None = None
+        self._place = ""
         self._is_saved_often = not target.exists() or target.is_file()  # a device gets it once
 
     async def execute(self, kernel_arguments: list[str]) -> None:
@@ -231,7 +239,7 @@ class NotebookRun:
                 timeout=None,  # a cell may run for hours; the settings hold the limits there are
                 resources={"metadata": {"path": str(self._directory)}},
                 extra_arguments=kernel_arguments,
-                on_cell_executed=_keep_start,
+                on_cell_executed=self._on_reply,
             )
             client.run, client.sockets = self, sockets
             try:
@@ -239,6 +247,8 @@ class NotebookRun:
             finally:
                 await client.end_kernel()
         if self.stopped_in or not self.signal_number:
+            if self.is_sealed:
+                self._seal()
             write_notebook(self.notebook, self.target)
 
     async def _execute(self, client: _WatchedClient) -> None:
@@ -263,6 +273,24 @@ class NotebookRun:
         finally:
             self.stopped_in = client.number
 
+    def _on_reply(self, cell: Any, cell_index: int, execute_reply: Any) -> None:
+        """Keep what nbclient leaves out: when the kernel began a cell, and its receipt."""
+        if started := execute_reply["metadata"].get("started"):
+            cell.metadata["execution"]["shell.execute_reply.started"] = str(started)
+        told = note_reply(cell, execute_reply)
+        self.lock = told.get("lock", self.lock)
+        self._place = str(told.get("notebook") or self._place)
+
+    def _seal(self) -> None:
+        """Sign what has run; where no receipts are made, there is nothing to sign."""
+        if not any(one.record for one in code_cells(self.notebook)):
+            return
+        from ivy_kernel.session.notebook_record import NotebookRecord  # only where it is needed
+
+        kept = NotebookRecord(str(self.target))
+        owner, key = kept.notebook_id, kept.key
+        seal(self.notebook, owner=owner, key=key, lock=self.lock, place=self._place)
+
     def save(self) -> None:
         """Write the notebook as it is after a cell; a full disk is told, and tried again later."""
         if self._is_saved_often:
@@ -286,12 +314,6 @@ class NotebookRun:
         name, value = visible(self.failed.ename), visible(self.failed.evalue)
         print_line(f"Cell {self.stopped_in} failed: {name}: {value}", error=True)
         return EXIT_FAILED
-
-
-def _keep_start(cell: Any, cell_index: int, execute_reply: Any) -> None:
-    """Keep when the kernel began a cell, which nbclient leaves out of the times that it keeps."""
-    if started := execute_reply["metadata"].get("started"):
-        cell.metadata["execution"]["shell.execute_reply.started"] = str(started)
 
 
 class _WatchedClient(NotebookClient):

@@ -53,6 +53,8 @@ class RunApp(IvyCommandApp):
     Each finished cell is saved as it comes. A notebook with %%local cells, which run on this
     machine as you, is refused unless you add --allow-local.
 
+    With --detach the sandbox runs it by itself, without this machine: jupyter ivy runs.
+
     Exit code 0 when every cell succeeded, 1 when one failed (the notebook is written all the same,
     with the error in it), 2 when nothing could be run, 130 after Ctrl-C.
     """
@@ -79,6 +81,11 @@ class RunApp(IvyCommandApp):
         if self.detach:
             from ivy_kernel.cli.runs import detach  # no other run needs it
 
+            if self.inplace or self.output:
+                raise UsageError(
+                    "--detach writes the executed notebook in the sandbox; leave --inplace and "
+                    "--output out, and get it by jupyter ivy runs fetch."
+                )
             return await detach(self, source)
         target = self._target(source)
         settings = self.live_settings().current()  # what is wrong is told before anything starts

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timezone
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from traitlets import Bool, Unicode
@@ -17,25 +16,30 @@ from ivy_kernel.cli.app import (
     EXIT_FAILED,
     JSON_FLAG,
     IvyCommandApp,
+    OutputPrinter,
     ProgressLine,
-    print_cell,
     print_line,
-    print_message,
 )
 from ivy_kernel.cli.execution import check_target, read_notebook, write_notebook
 from ivy_kernel.cli.setup import KERNEL_NAME
-from ivy_kernel.errors import SandboxFileError, UsageError
+from ivy_kernel.errors import SandboxError, SandboxFileError, UsageError
 from ivy_kernel.kernel.local import runs_locally, split_cell
-from ivy_kernel.models import Json, Message, Sink, sendable, visible
+from ivy_kernel.models import Cell, Json, Message, Sink, sendable
 from ivy_kernel.routes.tools import SandboxTools
 from ivy_kernel.session.describe import deadline_words, duration_words
 from ivy_kernel.session.notebook_record import NotebookRecord
 from ivy_kernel.session.open import code_fields, open_files, open_session
-from ivy_kernel.session.runs import RunRecord, SandboxRuns, new_run_id, submit_run
+from ivy_kernel.session.receipts import seal
+from ivy_kernel.session.runs import (
+    RunRecord,
+    SandboxRuns,
+    new_run_id,
+    remaining,
+    submit_run,
+)
 from ivy_kernel.status.clock import monotonic_seconds
 
 if TYPE_CHECKING:
-    from ivy_kernel.cli.run import RunApp
     from ivy_kernel.session.session import Session
     from ivy_kernel.settings.live import LiveSettings
 
@@ -44,9 +48,6 @@ LOOK_SECONDS = 0.5
 
 LONGEST_LOOK_SECONDS = 4.0
 """The same while nothing of it changes."""
-
-COLOURS = re.compile(r"(\x1b\[[0-9;]*m)")
-"""The only escapes that are passed on to the terminal."""
 
 
 # Detaching ----------------------------------------------------------------------------------------
@@ -87,13 +88,8 @@ def is_bound(code: str) -> bool:
     return runs_locally(code) or parts.options is not None or bool(parts.commands)
 
 
-async def detach(app: RunApp, source: Path) -> int:
+async def detach(app: IvyCommandApp, source: Path) -> int:
     """Hand a notebook to the sandbox; the exit code."""
-    if app.inplace or app.output:
-        raise UsageError(
-            "--detach writes the executed notebook in the sandbox; leave --inplace and --output "
-            "out, and get it by jupyter ivy runs fetch."
-        )
     live = app.live_settings()
     live.current()  # what is wrong is told before anything starts
     notebook = read_notebook(source)
@@ -182,9 +178,11 @@ class RunsApp(IvyCommandApp):
     jupyter ivy runs attach ID
     jupyter ivy runs fetch ID [--output PATH] [--force]
     jupyter ivy runs cancel ID
+    jupyter ivy runs resume ID [--rerun]
 
-    The beginning of an ID is enough. It works from any machine that has the chat's key, and starts
-    no sandbox.
+    The beginning of an ID is enough. It works from any machine that has the chat's key; resume
+    alone needs the machine that has detached the notebook, and starts a sandbox as run does. It
+    restores the variables from the newest checkpoint, and goes on with the cells after it.
 
     Exit code 0 when the run has ended well (attach), or the command has done its work; 1 when the
     run failed, was cancelled or stopped, or the command failed; 2 when it was used wrongly; 130
@@ -197,12 +195,19 @@ class RunsApp(IvyCommandApp):
     flags = {  # noqa: RUF012 - the way that traitlets applications are declared
         **JSON_FLAG,
         "force": ({"RunsApp": {"force": True}}, "fetch: write over a file that is there."),
+        "rerun": (
+            {"RunsApp": {"rerun": True}},
+            "resume: run cells again that have run, or may have, since the last checkpoint.",
+        ),
     }
     aliases = {  # noqa: RUF012 - likewise
         **IvyCommandApp.aliases,
         "output": "RunsApp.output",
     }
     force = Bool(False, help="fetch: write over a file that is there.").tag(config=True)
+    rerun = Bool(False, help="resume: run again what has run since the last checkpoint.").tag(
+        config=True
+    )
     output = Unicode(
         "", help="fetch: where to write it. Default: NAME.executed.ipynb in this directory."
     ).tag(config=True)
@@ -211,11 +216,13 @@ class RunsApp(IvyCommandApp):
         """Do what the first word says."""
         words = list(self.extra_args) or ["list"]
         actions = {"attach": self.attach, "fetch": self.fetch, "cancel": self.cancel}
-        if words[0] not in ("list", *actions):
-            there = ", ".join(("list", *actions))
+        there = ", ".join(("list", *actions, "resume"))
+        if words[0] not in there.split(", "):
             raise UsageError(f"There is no jupyter ivy runs {words[0]!r}; there are {there}.")
         if len(words) != (1 if words[0] == "list" else 2):
             raise UsageError(f"Write it as jupyter ivy runs {words[0]}{_wants(words[0])}.")
+        if words[0] == "resume":
+            return await self.resume(words[1])
         async with open_runs(self.live_settings()) as runs:
             if words[0] == "list":
                 return await self.list(runs)
@@ -248,7 +255,11 @@ class RunsApp(IvyCommandApp):
         check_target(target)
         if target.exists() and not self.force:
             raise UsageError(f"{target} is there already; --force writes over it.")
-        write_notebook(as_document(await runs.notebook(record), record), target)
+        document = as_document(await runs.notebook(record), record)
+        kept = NotebookRecord(str(target))
+        place, lock = record.state_directory, record.lock or None
+        seal(document, owner=kept.notebook_id, key=kept.key, lock=lock, place=place)
+        write_notebook(document, target)
         if self.as_json:
             self.print_json({**record.to_json(), "notebook": str(target)})
         else:
@@ -263,6 +274,55 @@ class RunsApp(IvyCommandApp):
         self._told(record)
         return EXIT_FAILED if was_over or record.state == "running" else 0
 
+    async def resume(self, start: str) -> int:
+        """Go on with what a run has left, from the variables that were saved."""
+        live, line = self.live_settings(), ProgressLine()
+        waking = open_session(live)
+        try:
+            await waking.prepare(shown_in(line))
+            line.clear()
+        finally:
+            await waking.aclose(keep=True)
+        async with open_runs(live) as runs:
+            record = await runs.find(start)
+            if record.state in ("running", "ended"):
+                raise UsageError(f"Run {record.run_id}: {state_words(record)}; nothing is left.")
+            notebook = await runs.notebook(record)
+        kept_as = str(record.about.get("kept_as", ""))
+        keeps = NotebookRecord(kernel=kept_as)
+        if keeps.notebook_id != record.state_directory:
+            raise UsageError(
+                f"Run {record.run_id} was begun in a notebook, or on another machine, which has "
+                f"the key of its variables; resume it there, or run the notebook again."
+            )
+        run_id = new_run_id()
+        session = open_session(live, session_key=f"run-{run_id}", record=keeps)
+        is_submitted = False
+        try:
+            saved = await restored(session, record) if record.cell else record.number
+            queue = remaining(record, saved, rerun=self.rerun)
+            await tell_deadlines(session, live)
+            told = await submit_run(
+                session,
+                notebook,
+                queue,
+                shown_in(line),
+                run_id=run_id,
+                name=record.name,
+                notebook_id=keeps.notebook_id,
+                number=saved,
+                ends_agent=True,
+                about={"kept_as": kept_as, "resumes": record.run_id},
+            )
+            is_submitted = True
+        finally:
+            line.clear()
+            await session.aclose(keep=is_submitted)
+        words = f"cells {saved - record.number + 1} to {record.cells}"
+        print_line(f"Run {told.run_id} goes on with {words} of run {record.run_id}.", error=True)
+        print_line(told.run_id)
+        return 0
+
     def _told(self, record: RunRecord) -> int:
         """Say how a run stands; the exit code that says the same."""
         if self.as_json:
@@ -270,6 +330,31 @@ class RunsApp(IvyCommandApp):
         else:
             print_line(f"Run {record.run_id}: {state_words(record)}.", error=True)
         return 0 if record.state == "ended" else EXIT_FAILED
+
+
+async def restored(session: Session, record: RunRecord) -> int:
+    """Restore the variables of a run that is over; return after which cell they were saved.
+
+    Raises
+    ------
+    SandboxError
+        When they cannot be.
+    """
+
+    def show(message: Message) -> None:
+        content = message.content
+        text = str(content.get("text") or content.get("data", {}).get("text/plain", ""))
+        if text and message.msg_type != "error":
+            print_line(text.rstrip("\n"), error=True)
+
+    outcome = await session.restore(Cell(""), show, at=None, rerun=False)
+    recovery = session.recovery
+    if outcome.fate != "succeeded" or recovery is None:
+        raise SandboxError(
+            f"The variables of run {record.run_id} cannot be restored, so it cannot go on: "
+            f"{outcome.reply.get('evalue', '')} Run the notebook again."
+        )
+    return int(recovery.summary.get("number", 0))
 
 
 def _wants(action: str) -> str:
@@ -342,75 +427,15 @@ def as_document(notebook: Json, record: RunRecord) -> Any:
 # Following a run ----------------------------------------------------------------------------------
 async def follow(runs: SandboxRuns, record: RunRecord) -> RunRecord:
     """Print what a run's cells show, as it comes, until the run is over; return its record."""
-    printer = RunPrinter()
+    printer = OutputPrinter()
     pause_seconds, seen = LOOK_SECONDS, -1
     while True:
         if record.writes != seen or record.state != "running":
             seen, pause_seconds = record.writes, LOOK_SECONDS
-            printer.show(await runs.notebook(record), record)
+            begun = [at for _, at, _ in record.queue[: record.cell]]
+            printer.show((await runs.notebook(record))["cells"], begun)
         if record.state != "running":
             return record
         await asyncio.sleep(pause_seconds)
         pause_seconds = min(pause_seconds * 1.3, LONGEST_LOOK_SECONDS)
         record = await runs.current(record)
-
-
-class RunPrinter:
-    """Prints a run's cells and outputs, each once, from one state of its notebook to the next."""
-
-    def __init__(self) -> None:
-        self._shown: dict[int, list[int]] = {}
-
-    def show(self, notebook: Json, record: RunRecord) -> None:
-        """Print what is new."""
-        cells = notebook["cells"]
-        for place, (_, at, _) in enumerate(record.queue[: record.cell]):
-            if at >= len(cells):
-                return
-            if place not in self._shown:
-                self._shown[place] = []
-                source = cells[at].get("source", "")
-                print_cell(SimpleNamespace(source=_text(source)))
-            outputs = cells[at].get("outputs")
-            self._show_outputs(self._shown[place], outputs if isinstance(outputs, list) else [])
-
-    def _show_outputs(self, shown: list[int], outputs: list[Any]) -> None:
-        for index, output in enumerate(outputs):
-            if not isinstance(output, dict):
-                continue
-            is_stream = output.get("output_type") == "stream"
-            text = _text(output.get("text", "")) if is_stream else ""
-            done = shown[index] if index < len(shown) else -1
-            if done < 0:
-                shown.append(len(text))
-            elif len(text) > done:  # a stream that goes on
-                text = text[done:]
-                shown[index] = done + len(text)
-            else:
-                continue
-            if is_stream:
-                print_line(_coloured(text).rstrip("\n"), raw=True)
-            elif output.get("output_type") == "error":
-                lines = output.get("traceback") or [
-                    f"{output.get('ename')}: {output.get('evalue')}"
-                ]
-                print_line(_coloured("\n".join(map(str, lines))), raw=True)
-            elif isinstance(output.get("data"), dict):
-                data = {str(kind): _text(value) for kind, value in output["data"].items()}
-                data = {kind: _coloured(value) for kind, value in data.items()}
-                print_message({"msg_type": "display_data", "content": {"data": data}})
-
-
-def _text(value: Any) -> str:
-    """Text that a notebook has as one string, or as lines."""
-    if isinstance(value, list):
-        return "".join(map(str, value))
-    return value if isinstance(value, str) else str(value)
-
-
-def _coloured(text: str) -> str:
-    """Text whose escapes are colours alone: it comes from another machine, perhaps a year later."""
-    parts = COLOURS.split(text)
-    return "".join(
-        part if index % 2 else visible(part, keep="\n\t\r") for index, part in enumerate(parts)
-    )

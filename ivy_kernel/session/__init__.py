@@ -28,5 +28,8 @@
     large_files.py     one large file's way: in chunks, verified, resumable
     local_files.py     places on this machine, which no name from a sandbox leads out of
     missing_files.py   files beside the notebook that a cell missed in the sandbox
+    runs.py            notebooks that the sandbox runs by itself: handed over, found, cancelled
+    receipts.py        the receipt in a notebook: what ran, in a chain of hashes, sealed with a key
+    receipt_check.py   the check of a receipt: the notebook against it, it against the sandbox
     describe.py        states, deadlines and settings as lines of text
 """

@@ -84,6 +84,10 @@ class RunRecord:
         Its cells: id, position in the notebook, whether an error lets it go on.
     about
         What was noted when it was submitted.
+    number
+        The number of the cell before its first.
+    lock
+        The packages that its cells had, as the kernel told them.
     writes
         How often its agent has written the notebook; 0 where that was not asked.
     """
@@ -103,7 +107,14 @@ class RunRecord:
     tool: str
     queue: tuple[tuple[str, int, bool], ...]
     about: Json
+    number: int
+    lock: Json
     writes: int = 0
+
+    @property
+    def state_directory(self) -> str:
+        """The name of its notebook's directory in the sandbox."""
+        return self.directory.split("/")[-3] if self.directory.count("/") >= 2 else ""
 
     @property
     def place_words(self) -> str:
@@ -162,6 +173,8 @@ def read_record(value: Any, directory: str) -> RunRecord | None:
         tool=NOTEBOOK_TOOL if about.get("tool") == NOTEBOOK_TOOL else PYTHON_TOOL,
         queue=tuple(_queue(value.get("queue"))),
         about=about,
+        number=value["number"] if type(value.get("number")) is int else 0,
+        lock=lock if isinstance(lock := value.get("lock"), dict) else {},
         writes=value["writes"] if type(value.get("writes")) is int else 0,
     )
 
@@ -416,15 +429,40 @@ class SandboxRuns:
             ) from error
 
 
-def remaining(record: RunRecord, *, rerun: bool) -> list[tuple[str, int, bool]]:
-    """Return the cells that a run that is over has left.
+def remaining(record: RunRecord, saved: int, *, rerun: bool) -> list[tuple[str, int, bool]]:
+    """Return the cells that a run which is over has left.
 
     Parameters
     ----------
     record
         The run.
+    saved
+        The number of the cell after which the variables were saved that are there now.
     rerun
-        Whether the cell that was under way is among them: it may have run, in part or whole.
+        Whether cells may run again that have run since, or may have.
+
+    Raises
+    ------
+    UsageError
+        When some would, and may not: names them. Or none is left.
     """
-    done = record.cell - 1 if record.is_under_way and rerun else record.cell
+    done = saved - record.number
+    if not 0 <= done <= record.cells:
+        raise UsageError(
+            f"The variables that are saved are those after cell {saved}, which is none of run "
+            f"{record.run_id}; run the notebook again."
+        )
+    again = list(range(done + 1, record.cell + 1))
+    if again and not rerun:
+        known = [f"cell {place}" for place in again if place < record.cell]
+        if record.is_under_way:
+            known.append(f"cell {record.cell}, which was under way and may have run in part")
+        elif record.cell > done:
+            known.append(f"cell {record.cell}")
+        raise UsageError(
+            f"To go on from the variables that are saved (after cell {done} of {record.cells}), "
+            f"{', '.join(known)} must run again; --rerun does that. Nothing was run."
+        )
+    if done == record.cells:
+        raise UsageError(f"Run {record.run_id} has no cell left to run.")
     return list(record.queue[done:])

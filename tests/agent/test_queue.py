@@ -15,7 +15,8 @@ import pytest
 from far_side import BareRunner, Far, is_alive, kill, route_over, waits_for
 from waiting import eventually
 
-from ivy_kernel.agent.queue import CellQueue
+from ivy_kernel.agent import outputs
+from ivy_kernel.agent.queue import LINGER_SECONDS, CellQueue
 from ivy_kernel.errors import WorkError
 
 Json = dict[str, Any]
@@ -234,12 +235,9 @@ async def test_the_number_is_on_the_disk_before_the_cell_runs(agent: Agent) -> N
     assert (record["state"], record["cell"], record["is_under_way"]) == ("running", 2, True)
 
 
-async def test_a_cell_whose_number_cannot_be_written_is_not_sent(tmp_path: Path) -> None:
+def test_a_cell_whose_number_cannot_be_written_is_not_sent(tmp_path: Path) -> None:
     """On a full disk the run fails instead: it could not be told whether the cell had run."""
-    sent: list[str] = []
-    queue = CellQueue(
-        str(tmp_path), {}, lambda i, *_: sent.append(i), lambda *_: None, lambda *_: None
-    )
+    queue, sent = queue_of(tmp_path)
     request = run_of("1")
     assert queue.answer({"queue": request}, 1, 0.0)["state"] == "running"
     run_json = tmp_path / ".ivy" / "n" / "runs" / request["id"] / ".run.json.part"
@@ -261,14 +259,99 @@ async def test_a_cell_whose_number_cannot_be_written_is_not_sent(tmp_path: Path)
         ({"notebook": {}}, "cells"),
     ],
 )
-async def test_a_request_that_makes_no_sense_is_refused(
+def test_a_request_that_makes_no_sense_is_refused(
     tmp_path: Path, changed: Json, words: str
 ) -> None:
     """It is told why, and nothing is left on the disk."""
-    queue = CellQueue(str(tmp_path), {}, lambda *_: None, lambda *_: None, lambda *_: None)
+    queue, _ = queue_of(tmp_path)
     answer = queue.answer({"queue": {**run_of("1"), **changed}}, 1, 0.0)
     assert words in answer["error"]
     assert list(tmp_path.rglob("run.json")) == []
+
+
+def queue_of(tmp_path: Path) -> tuple[CellQueue, list[str]]:
+    """A queue without a kernel, and the ids of the cells that it has sent."""
+    sent: list[str] = []
+    return CellQueue(
+        str(tmp_path), {}, lambda i, *_: sent.append(i), lambda *_: None, lambda *_: None
+    ), sent
+
+
+def message(msg_type: str, content: Json, **metadata: Any) -> tuple[bytes, bytes, bytes]:
+    """The parts of a message, as the agent has them."""
+    header = {"msg_type": msg_type, "date": "2026-01-01T00:00:00Z"}
+    first, second, third = (json.dumps(part).encode() for part in (header, metadata, content))
+    return first, second, third
+
+
+def test_an_agent_that_is_there_for_one_run_ends_soon_after_it(tmp_path: Path) -> None:
+    """Others live on, for the next cells of their notebook."""
+    for ends_agent, expected in ((True, LINGER_SECONDS), (False, float("inf"))):
+        queue, _ = queue_of(tmp_path)
+        queue.answer({"queue": run_of(ends_agent=ends_agent)}, 1, 0.0)
+        assert queue.lifetime_seconds == float("inf")
+        queue.tick(0.0)
+        assert not queue.is_running
+        assert queue.lifetime_seconds == expected
+
+
+def test_a_run_for_a_kernel_that_is_gone_is_refused(tmp_path: Path) -> None:
+    """Its cells were meant for variables that the next kernel does not have."""
+    queue, _ = queue_of(tmp_path)
+    assert "replaced" in queue.answer({"queue": run_of("1"), "g": 1}, 2, 0.0)["error"]
+
+
+def test_displays_and_widgets_are_as_nbclient_has_them(tmp_path: Path) -> None:
+    """A later cell updates what an earlier one displays; the state of widgets is saved."""
+    queue, sent = queue_of(tmp_path)
+    request = run_of("a", "b")
+    queue.answer({"queue": request}, 1, 0.0)
+    show = {"data": {"text/plain": "old"}, "metadata": {}, "transient": {"display_id": "d"}}
+    new = {**show, "data": {"text/plain": "new"}}
+    state = {"_model_name": "M", "_model_module": "m", "_model_module_version": "1", "value": 3}
+    for step in ([("display_data", show)], [("update_display_data", new)]):
+        queue.tick(0.0)
+        for msg_type, content in step:
+            queue.take("iopub", message(msg_type, content), ())
+        data = {"state": state, "buffer_paths": [["value"]]}
+        opened = {"comm_id": "w", "target_name": "jupyter.widget", "data": data}
+        queue.take("iopub", message("comm_open", opened), (b"bytes",))
+        queue.take("iopub", message("stream", {"text": 5, "transient": 7}), ())  # any shape
+        queue.take("shell", message("execute_reply", {"status": "ok"}), ())
+        queue.cell_ended()
+    queue.tick(0.0)
+    assert sent == [f"{request['id']}-0", f"{request['id']}-1"]
+    path = tmp_path / ".ivy" / "n" / "runs" / request["id"] / "notebook.ipynb"
+    notebook = json.loads(path.read_text())
+    assert notebook["cells"][1]["outputs"][0]["data"] == {"text/plain": "new"}
+    assert notebook["cells"][2]["outputs"] == []
+    (saved,) = notebook["metadata"]["widgets"].values()
+    assert saved["state"]["w"]["state"] == state
+    assert saved["state"]["w"]["model_name"] == "M"
+    assert saved["state"]["w"]["buffers"] == [
+        {"data": "Ynl0ZXM=", "encoding": "base64", "path": ["value"]}
+    ]
+
+
+def test_what_a_run_says_without_end_does_not_fill_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond a limit text and displays are left out, and it is told; an error is kept."""
+    monkeypatch.setattr(outputs, "OUTPUT_LIMIT_BYTES", 1000)
+    queue, _ = queue_of(tmp_path)
+    request = run_of("a")
+    queue.answer({"queue": request}, 1, 0.0)
+    queue.tick(0.0)
+    for _ in range(100):
+        queue.take("iopub", message("stream", {"name": "stdout", "text": "x" * 90}), ())
+    error = {"ename": "E", "evalue": "v", "traceback": ["t"]}
+    queue.take("iopub", message("error", error), ())
+    queue.stop()
+    path = tmp_path / ".ivy" / "n" / "runs" / request["id"] / "notebook.ipynb"
+    shown = json.loads(path.read_text())["cells"][1]["outputs"]
+    assert [one["output_type"] for one in shown] == ["stream", "stream", "error"]
+    assert len(shown[0]["text"]) < 1000
+    assert "left out" in shown[1]["text"]
 
 
 async def test_an_agent_with_a_run_does_not_count_as_idle(place: Path) -> None:
