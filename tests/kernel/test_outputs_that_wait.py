@@ -199,6 +199,20 @@ def test_a_cell_that_runs_when_its_kernel_crashes_goes_on_live(
         assert second.run("c").text() == "42\n"
 
 
+def test_a_cell_whose_python_dies_meanwhile_is_lost(notebook: Notebook, tmp_path: Path) -> None:
+    """While it is followed live: it ends with what it had said."""
+    notebook.cells["b"] += "\nos.kill(os.getpid(), 9)"
+    with notebook.kernel() as first:
+        first.begin("b")
+        first.crash()
+    with notebook.kernel() as second:
+        until(lambda: second.text("b") == "begun\n", "the journal has its beginning", 30)
+        (tmp_path / "go").touch()
+        until(lambda: second.is_over("b"), "the journal has its end", 30)
+        assert second.cells["b"]["fate"] == "lost"
+        assert second.text("b").startswith("begun\n")
+
+
 def test_shut_down_by_the_user_ends_it_all(notebook: Notebook) -> None:
     """As ever: the next kernel of the notebook finds neither agent nor variables."""
     with notebook.kernel() as first:
