@@ -36,7 +36,8 @@
             ├── FileExistsInSandboxError  there is one already, and nothing says to replace it
             ├── TransferInterruptedError  no progress for too long; the same command goes on
             ├── ChecksumError     what arrived is not what was sent
-            └── ChangedFileError  it changed while it was read
+            ├── ChangedFileError  it changed while it was read
+            └── TamperedCheckpointError  a checkpoint is not what was written; it is not used
 
 A user's own exception is an output of a cell, never one of these.
 """
@@ -244,6 +245,10 @@ class ChecksumError(SandboxFileError):
 
 class ChangedFileError(SandboxFileError):
     """A file changed while it was read."""
+
+
+class TamperedCheckpointError(SandboxFileError):
+    """A checkpoint, or its copy on this machine, is not what was written; it is not used."""
 
 
 def is_out_of_files(error: BaseException | None) -> bool:

@@ -13,13 +13,16 @@ each other is in ``docs/agent-protocol.md``.
     daemon.py         the private directory, and the loop: socket, signals, lifetimes
     service.py        applies requests, records the kernel's messages
     inflight.py       submissions by sequence number; requests in flight, and their interrupts
+    queue.py          runs a notebook's cells one after the other, without any client
     message_log.py    the kernel's messages by offset, and the polls that wait for them
+    retained_log.py   the same on the sandbox's disk, where it outlives the agent
     wire.py           the framing of requests and answers
     supervisor.py     starts, restarts and replaces the kernel process
     kernel_process.py the interface of a kernel process; the built-in shell's one
     ipython_kernel.py a real ipykernel, over its own sockets; the watchdog that wakes it
     meters.py         memory, processors, disk and GPUs of the sandbox, and what may be used
     background.py     what may still speak in the kernel's process between requests
+    extension.py      requests and hooks for work beside cells, in the kernel's process
     outputs.py        a cell's outputs as a notebook has them, from its messages
     shell/            the built-in shell itself
     work/             beside cells in the kernel's process; travels in an archive of its own

@@ -387,7 +387,8 @@ class Daemon:
             return False
         if service.is_busy:
             return silence > BUSY_LIFETIME_SECONDS
-        return now - max(service.last_request_at, self._last_busy) > self._idle_lifetime
+        lifetime = min(self._idle_lifetime, service.queue.lifetime_seconds)
+        return now - max(service.last_request_at, self._last_busy) > lifetime
 
     def _run_once(self) -> None:
         next_time = self._service.next_time()

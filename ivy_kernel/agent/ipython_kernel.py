@@ -157,6 +157,13 @@ class App(kernelapp.IPKernelApp):
             pack_any_text(self.session)
         except Exception as error:
             print("background work is not watched:", repr(error), file=sys.stderr)
+        try:
+            sys.path.append(ARCHIVE)
+            from ivy_agent.extension import attach
+            sys.path.remove(ARCHIVE)
+            attach(self.kernel)
+        except Exception as error:
+            print("there is no work beside cells:", repr(error), file=sys.stderr)
 App.launch_instance()
 """
 """Starts ipykernel so that it dies with the agent (``PR_SET_PDEATHSIG``), shows prints after 30 ms

@@ -6,6 +6,7 @@ import base64
 import json
 import os
 from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
 from typing import Any
 
 from . import PROTOCOL_VERSION
@@ -20,6 +21,7 @@ from .message_log import (
     MessageRecorder,
 )
 from .meters import Meters
+from .queue import CellQueue
 from .retained_log import DiskLog, output_directory
 from .supervisor import KernelSupervisor
 from .wire import (
@@ -94,6 +96,13 @@ class Service:
         self._requests = InFlightRequests()
         self._fragments = FragmentReassembly()
         self._meters = Meters(working_directory)
+        self.queue = CellQueue(
+            working_directory,
+            {"directory": directory, "nonce": self.nonce},
+            self._send_cell,
+            lambda message_id, send: self.supervisor.submit(message_id, send),
+            lambda target, i: self._requests.interrupt({"id": i, "target": target}, self._clock()),
+        )
         self.supervisor = KernelSupervisor(
             directory,
             options,
@@ -107,7 +116,8 @@ class Service:
     @property
     def is_busy(self) -> bool:
         """Whether a request is being worked on or about to be."""
-        return len(self._requests) > 0 or self._submissions.is_holding
+        is_working = len(self._requests) > 0 or self.queue.is_running
+        return is_working or self._submissions.is_holding
 
     # -- requests
 
@@ -142,11 +152,15 @@ class Service:
         if request.get("nonce") != self.nonce:
             self._reply(connection, {"error": "nonce"})
             return
-        self._submissions.check(int(request.get("session", 0)))
+        # About a run anyone may ask who reaches the socket: that takes nothing over.
+        if "session" in request or "run" not in request:
+            self._submissions.check(int(request.get("session", 0)))
         # Submissions first: an interrupt in the same call may be aimed at one of them.
         for submission in self._submissions.take(request.get("submit", ())):
             self._submit(submission, now)
         extra: dict[str, Any] = {}
+        if "run" in request:
+            extra["run"] = self.queue.answer(request["run"], self.supervisor.generation, now)
         if "interrupt" in request:
             extra["interrupt"] = self._requests.interrupt(request["interrupt"], now)
         self.is_stopping = self.is_stopping or bool(request.get("shutdown"))
@@ -193,7 +207,17 @@ class Service:
         def send(kernel: KernelProcess) -> None:
             kernel.send(str(submission["c"]), parts, buffers)
 
-        self.supervisor.submit(message_id, send)
+        if not self.queue.hold(message_id, msg_type, send):
+            self.supervisor.submit(message_id, send)
+
+    def _send_cell(
+        self, message_id: str, content: dict[str, Any], metadata: dict[str, Any]
+    ) -> None:
+        """Submit a cell of the queue, as a client submits its own."""
+        now = datetime.now(timezone.utc).isoformat()
+        header = {"msg_id": message_id, "msg_type": "execute_request", "username": "ivy"}
+        header.update(session="ivy", date=now, version="5.3")
+        self._submit({"c": "shell", "h": header, "d": content, "m": metadata}, self._clock())
 
     # -- answers
 
@@ -272,6 +296,9 @@ class Service:
         self._recorder.record(channel, msg_type, (header, parent, metadata, content), buffers)
         ended = False
         parent_id = str(parent_header.get("msg_id", ""))
+        is_queued = parent_id != "" and parent_id == self.queue.current
+        if is_queued:
+            self.queue.take(channel, (header, metadata, content), buffers)
         if channel == "iopub":
             self._requests.heard(parent_id, now)
             self._cells.heard(parent_id)
@@ -282,6 +309,8 @@ class Service:
             self._cells.replied(parent_id, content)
         if ended:
             self._cells.ended(parent_id)
+            if is_queued:
+                self.queue.cell_ended()
         if ended or msg_type == "input_request":
             self._polls.notify(now, at_once=True)
         elif msg_type not in QUIET_TYPES and channel not in ("shell", "control"):
@@ -308,6 +337,7 @@ class Service:
             self.supervisor.state = "idle"
 
     def _record_event(self, name: str, **details: Any) -> None:
+        self.queue.on_event(name, details)
         if name == "died":
             details.update(self._meters.of_death(self._clock()))
         self._recorder.record_event(name, generation=self.supervisor.generation, **details)
@@ -339,6 +369,7 @@ class Service:
             self._requests.signal_at,
             self._requests.probe_at,
             self.supervisor.next_time(),
+            self.queue.next_time(),
         ]
         known = [time for time in times if time is not None]
         return min(known) if known else None
@@ -354,18 +385,20 @@ class Service:
         if may_read_output and not self.supervisor.has_more:
             for message_id in self._requests.take_unanswered(now):
                 self._record_event("unanswered", id=message_id)
-        if self._requests.take_probe(now, self.supervisor.waiting):
+        if self._requests.take_probe(now, {**self.supervisor.waiting, **self.queue.held}):
             self.supervisor.probe()
         if self._requests.take_signal(now, is_ignored=self.supervisor.ignores_interrupts):
             self.supervisor.interrupt()
+        self.queue.tick(now)
         # After the supervisor: a look at what a kernel that has just ended left would be too late.
         if self._meters.look(now, self.supervisor.kernel_pid) and self.is_busy:
             self._record_event("memory")  # whose answer tells how full it is
         self._polls.run(now, running=self.is_busy)
-        self._cells.flush_due(now)
+        self._cells.flush_due(now, is_busy=self.is_busy)
 
     def stop(self, wait: Callable[[float], None]) -> None:
         """Answer every parked poll and end the kernel. Called by the daemon at its end."""
+        self.queue.stop()
         self._polls.answer_all(self._clock())
         self.supervisor.stop(self._clock, wait)
         if self._log.store is not None:

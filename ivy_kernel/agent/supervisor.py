@@ -10,7 +10,7 @@ from .ipython_kernel import IPythonKernel, is_importable
 from .kernel_process import KernelProcess, ShellKernel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container
+    from collections.abc import Callable
 
     from .kernel_process import MessageHandler
 
@@ -106,8 +106,8 @@ class KernelSupervisor:
             self._waiting[message_id] = send
 
     @property
-    def waiting(self) -> Container[str]:
-        """The ids of the requests that wait for the kernel to be ready."""
+    def waiting(self) -> dict[str, Callable[[KernelProcess], None]]:
+        """The requests that wait for the kernel to be ready, by id."""
         return self._waiting
 
     def probe(self) -> None:

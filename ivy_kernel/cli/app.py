@@ -9,12 +9,14 @@ import asyncio
 import inspect
 import json
 import os
+import re
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from jupyter_core.application import JupyterApp
@@ -262,6 +264,77 @@ def print_message(message: Any) -> None:
         print_line(str(data.get("text/plain", f"[{', '.join(data)}: see the notebook]")))
 
 
+COLOURS = re.compile(r"(\x1b\[[0-9;]*m)")
+"""The only escapes that are passed on to the terminal."""
+
+
+class OutputPrinter:
+    """Prints cells and outputs, each once, from one state of a notebook to the next."""
+
+    def __init__(self) -> None:
+        self._shown: dict[int, list[int]] = {}
+
+    def show(self, cells: list[Any], places: Sequence[int]) -> None:
+        """Print what is new.
+
+        Parameters
+        ----------
+        cells
+            The notebook's cells, as they are now.
+        places
+            The positions of those that have begun, in the order in which they ran.
+        """
+        for at in places:
+            if at >= len(cells):
+                return
+            if at not in self._shown:
+                self._shown[at] = []
+                print_cell(SimpleNamespace(source=_text(cells[at].get("source", ""))))
+            outputs = cells[at].get("outputs")
+            self._show_outputs(self._shown[at], outputs if isinstance(outputs, list) else [])
+
+    def _show_outputs(self, shown: list[int], outputs: list[Any]) -> None:
+        for index, output in enumerate(outputs):
+            if not isinstance(output, dict):
+                continue
+            is_stream = output.get("output_type") == "stream"
+            text = _text(output.get("text", "")) if is_stream else ""
+            done = shown[index] if index < len(shown) else -1
+            if done < 0:
+                shown.append(len(text))
+            elif len(text) > done:  # a stream that goes on
+                text = text[done:]
+                shown[index] = done + len(text)
+            else:
+                continue
+            if is_stream:
+                print_line(_coloured(text).rstrip("\n"), raw=True)
+            elif output.get("output_type") == "error":
+                lines = output.get("traceback") or [
+                    f"{output.get('ename')}: {output.get('evalue')}"
+                ]
+                print_line(_coloured("\n".join(map(str, lines))), raw=True)
+            elif isinstance(output.get("data"), dict):
+                data = {str(kind): _text(value) for kind, value in output["data"].items()}
+                data = {kind: _coloured(value) for kind, value in data.items()}
+                print_message({"msg_type": "display_data", "content": {"data": data}})
+
+
+def _text(value: Any) -> str:
+    """Text that a notebook has as one string, or as lines."""
+    if isinstance(value, list):
+        return "".join(map(str, value))
+    return value if isinstance(value, str) else str(value)
+
+
+def _coloured(text: str) -> str:
+    """Text whose escapes are colours alone: it comes from another machine, perhaps a year later."""
+    parts = COLOURS.split(text)
+    return "".join(
+        part if index % 2 else visible(part, keep="\n\t\r") for index, part in enumerate(parts)
+    )
+
+
 def packaged_directory(name: str) -> Path:
     """Return a directory of files that come with the package: in it, or in the source tree.
 
@@ -281,6 +354,14 @@ def packaged_directory(name: str) -> Path:
 _COMMANDS = {
     "demo": ("ivy_kernel.cli.run.DemoApp", "Run the quickstart notebook in the local sandbox."),
     "run": ("ivy_kernel.cli.run.RunApp", "Run a notebook, every cell in the sandbox."),
+    "runs": (
+        "ivy_kernel.cli.runs.RunsApp",
+        "List, follow, fetch, cancel and resume runs that go on in the sandbox.",
+    ),
+    "verify": (
+        "ivy_kernel.cli.verify.VerifyApp",
+        "Check an executed notebook: its receipt, and its outputs by running it again.",
+    ),
     "login": ("ivy_kernel.cli.setup.LoginApp", "Save key, chat and campaign, after a check."),
     "logout": ("ivy_kernel.cli.setup.LogoutApp", "Remove the keys from the config file."),
     "install": (

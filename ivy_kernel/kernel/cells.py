@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import os
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,7 +18,7 @@ from traitlets.config import Config
 
 from ivy_kernel.errors import IvyError, UsageError
 from ivy_kernel.kernel.comms import Comms, LocalComms, RemoteComms
-from ivy_kernel.kernel.current_session import CurrentSession
+from ivy_kernel.kernel.current_session import CurrentSession, EarlierCells
 from ivy_kernel.kernel.local import marked_proposals, runs_locally, split_cell
 from ivy_kernel.magics.cell import run_cell
 from ivy_kernel.magics.commands import run_command
@@ -29,6 +28,7 @@ from ivy_kernel.routes.base import LiveKernel
 from ivy_kernel.routes.events import (
     AgentLost,
     Event,
+    KeptCell,
     KernelDied,
     KernelReady,
     show_command_error,
@@ -110,54 +110,6 @@ EARLIER_CELL_NOTICE = (
 )
 
 
-class EarlierCells:
-    """Takes messages of cells that an earlier process of this kernel had started.
-
-    Parameters
-    ----------
-    otherwise
-        Takes those messages while no cell shows them.
-    """
-
-    def __init__(self, otherwise: Sink) -> None:
-        self._otherwise = otherwise
-        self._sink: Sink | None = None
-        self._input_request: Message | None = None
-
-    @contextmanager
-    def shown_in(self, sink: Sink) -> Iterator[None]:
-        """Show them in one cell for the time of the ``with`` block."""
-        self._sink = sink
-        try:
-            # The earlier cell waits at its input() and would not send the request again.
-            request, self._input_request = self._input_request, None
-            if request is not None:
-                sink(request)
-            yield
-        finally:
-            self._sink = None
-
-    def take(self, message: Message) -> None:
-        """Called with each message whose parent is no request of ours that is under way."""
-        if message.channel == "stdin":
-            self._take_input_request(message)
-        elif message.channel != "iopub":
-            return  # a reply whose request was given up
-        elif self._sink is None or message.msg_type.startswith("comm_"):
-            self._otherwise(message)
-        elif message.msg_type == "error":  # as text, since the cell that shows it has not failed
-            text = "\n".join(message.content.get("traceback", ()))
-            self._sink(Message("stream", {"name": "stderr", "text": f"{text}\n"}))
-        elif message.msg_type not in ("status", "execute_input"):
-            self._sink(dataclasses.replace(message, parent_header=None))
-
-    def _take_input_request(self, message: Message) -> None:
-        if self._sink is None:
-            self._input_request = message
-        else:
-            self._sink(message)
-
-
 # The runner -------------------------------------------------------------------------------------
 COMM_APART_SECONDS = 0.03
 """Pause between a comm message and a cell's reply.
@@ -165,9 +117,8 @@ COMM_APART_SECONDS = 0.03
 nbclient loses the reply's wake-up when it is busy answering a comm message at that moment.
 """
 
-
 LAST_WORDS_SECONDS = 0.3
-"""Of the time that a shutdown has, this may be used to show the end of background output."""
+"""Part of a shutdown's time in which the end of background output is shown."""
 
 
 class CellHost(Protocol):
@@ -228,8 +179,8 @@ class CellRunner:
         )
         self._following = False
         self._directory = ""  # Jupyter starts kernels in the notebook's
-        with suppress(OSError):  # it may have been removed
-            self._directory = os.getcwd()  # noqa: PTH109 - local cells may change it later
+        with suppress(OSError):  # it may have been removed, and local cells may change it later
+            self._directory = str(Path.cwd())
         self.features: list[str] = []
         self._throttle = front_end_throttle(  # each cell sets its own limit
             host.publish, limit=OutputLimit(0), is_full=lambda: host.is_full
@@ -335,6 +286,8 @@ class CellRunner:
     async def _run_in_sandbox(self, cell: Cell, sink: Sink) -> Outcome:
         self._throttle.set_limit(OutputLimit(self._current.live.current().output_limit_bytes))
         session = self._current.wanted()
+        if session.recovery is not None:
+            session.recovery.ask = _CommandOwner(self, cell).confirm
         note = self._current.note() if cell.store_history else ""
         if note:
             self._show_note(note)
@@ -498,3 +451,10 @@ class _CommandOwner:
 
     async def follow(self, status: SandboxStatus, sink: Sink) -> None:
         await self._runner.follow(status, sink)
+
+    @property
+    def number(self) -> int:
+        return self._cell.execution_count - (0 if self._cell.store_history else 1)
+
+    def expect(self, cells: Sequence[KeptCell]) -> None:
+        self._runner._current.expect(cells)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import suppress
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from traitlets.config import Config
@@ -21,9 +22,10 @@ from ivy_kernel.kernel.restart import (
     session_key_of,
 )
 from ivy_kernel.models import Message, Namespace, Sink
-from ivy_kernel.routes.events import AgentOpened, Event
+from ivy_kernel.routes.events import AgentOpened, Event, KeptCell
 from ivy_kernel.session import local_server
 from ivy_kernel.session.kernel_registry import KernelRegistration, kernel_id_of
+from ivy_kernel.session.notebook_record import NotebookRecord, notebook_path
 from ivy_kernel.session.open import identity, open_lifecycle, open_session
 from ivy_kernel.session.output_limit import OutputLimit
 from ivy_kernel.session.session import Session
@@ -31,9 +33,58 @@ from ivy_kernel.settings.live import LiveSettings
 
 if TYPE_CHECKING:
     from ivy_kernel.kernel.missed_outputs import MissedOutputs
+    from ivy_kernel.session.files import SandboxFiles
 
 INTERRUPT_SECONDS = 0.5
 """Of the time for a shutdown: for the running cell to hear of it."""
+
+
+class EarlierCells:
+    """Takes messages of cells that an earlier process of this kernel had started.
+
+    Parameters
+    ----------
+    otherwise
+        Takes those messages while no cell shows them.
+    """
+
+    def __init__(self, otherwise: Sink) -> None:
+        self._otherwise = otherwise
+        self._sink: Sink | None = None
+        self._input_request: Message | None = None
+
+    @contextmanager
+    def shown_in(self, sink: Sink) -> Iterator[None]:
+        """Show them in one cell for the time of the ``with`` block."""
+        self._sink = sink
+        try:
+            # The earlier cell waits at its input() and would not send the request again.
+            request, self._input_request = self._input_request, None
+            if request is not None:
+                sink(request)
+            yield
+        finally:
+            self._sink = None
+
+    def take(self, message: Message) -> None:
+        """Called with each message whose parent is no request of ours that is under way."""
+        if message.channel == "stdin":
+            self._take_input_request(message)
+        elif message.channel != "iopub":
+            return  # a reply whose request was given up
+        elif self._sink is None or message.msg_type.startswith("comm_"):
+            self._otherwise(message)
+        elif message.msg_type == "error":  # as text, since the cell that shows it has not failed
+            text = "\n".join(message.content.get("traceback", ()))
+            self._sink(Message("stream", {"name": "stderr", "text": f"{text}\n"}))
+        elif message.msg_type not in ("status", "execute_input"):
+            self._sink(dataclasses.replace(message, parent_header=None))
+
+    def _take_input_request(self, message: Message) -> None:
+        if self._sink is None:
+            self._input_request = message
+        else:
+            self._sink(message)
 
 
 class CurrentSession:
@@ -123,17 +174,26 @@ class CurrentSession:
             self._missed.heard(message)
         self._on_background(message)
 
-    def _tell_missed(self, event: Event) -> None:
+    def _tell_missed(self, event: Event, open_files: Callable[[], SandboxFiles]) -> None:
         """Have what was missed brought into the journal, when an agent is found again."""
-        if not self._shown.path:
-            return
-        if self._missed is None and isinstance(event, AgentOpened):
+        if isinstance(event, AgentOpened):
+            self._listen_for_missed()
+        if self._missed is not None:
+            self._missed.on_event(event, open_files)
+
+    def _listen_for_missed(self) -> MissedOutputs | None:
+        if self._missed is None and self._shown.path:
             # Not on a warm cell's way: only here.
             from ivy_kernel.kernel.missed_outputs import MissedOutputs
 
             self._missed = MissedOutputs(self._shown, self._output_limit)
-        if self._missed is not None:
-            self._missed.on_event(event)
+        return self._missed
+
+    def expect(self, cells: Sequence[KeptCell]) -> None:
+        """Have what cells of a run say that was handed over brought into the journal."""
+        missed = self._listen_for_missed()
+        if missed is not None:
+            missed.expect(cells)
 
     def _output_limit(self) -> OutputLimit:
         return OutputLimit(self.live.current().output_limit_bytes)
@@ -191,7 +251,7 @@ class CurrentSession:
                 self._agents.add(chat, campaign_id, event.ending)
             comms.on_event(event)
             self._on_event(event)
-            self._tell_missed(event)
+            self._tell_missed(event, session.files)
 
         session = open_session(
             self.live,
@@ -201,6 +261,7 @@ class CurrentSession:
             on_event=on_event,
             namespace=namespace,
             is_behind=self._is_behind,
+            record=NotebookRecord(notebook_path(), kernel=self._session_key),
         )
         self._chat, self._must_empty, self.comms = chat, must_empty, comms
         return session

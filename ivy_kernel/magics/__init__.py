@@ -5,6 +5,7 @@
     ivy_magics.py  the two magics of an IPython shell; their sessions, one for each chat
     commands.py    %ivy: the table of commands, which the Ivy Sandbox kernel shares
     files.py       the commands about files, which jupyter ivy files shares: ls, get, put, …
+    recovery.py    the commands about what outlives the sandbox: checkpoint, restore, packages
     options.py     their options; those of %%ivy
     cell.py        runs one %%ivy cell
     waiting.py     lets a cell wait for the event loop's thread, with input and Ctrl-C

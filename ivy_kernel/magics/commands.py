@@ -6,7 +6,7 @@ A new command is a function and a row of `COMMANDS`, both in this file.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from ivy_kernel.magics.options import (
     split_line,
 )
 from ivy_kernel.models import Message, Sink
+from ivy_kernel.routes.events import KeptCell
 from ivy_kernel.session.describe import (
     chats_table,
     route_lines,
@@ -56,6 +57,13 @@ class CommandOwner(SessionOwner, Protocol):
 
     async def confirm(self, question: str) -> bool:
         """Ask the user a yes/no question, before something is lost."""
+
+    @property
+    def number(self) -> int:
+        """The number of the notebook's last cell before the next one. Called by ``detach``."""
+
+    def expect(self, cells: Sequence[KeptCell]) -> None:
+        """Keep what cells will say that the sandbox runs by itself. Called by ``detach``."""
 
     async def follow(self, status: SandboxStatus, sink: Sink) -> None:
         """Show what runs on in the sandbox, until it has ended. Called by ``reconnect``."""
@@ -136,7 +144,9 @@ async def _terminate(owner: CommandOwner, options: Options, sink: Sink) -> None:
         _print(sink, "Not terminated.\n")
         return
     await session.terminate()
-    _print(sink, f"{name}: the sandbox is terminated. The next cell starts a new one.\n")
+    kept = session.recovery is not None and bool(session.recovery.chat.copy)
+    more = " %ivy restore, before any cell, brings its variables back there." if kept else ""
+    _print(sink, f"{name}: the sandbox is terminated. The next cell starts a new one.{more}\n")
     # So that widget and panel, which hear of this look, show at once what it has become.
     with suppress(IvyError):
         await session.lifecycle.status(retry=False)
@@ -259,6 +269,30 @@ async def _pull(owner: CommandOwner, options: Options, sink: Sink) -> None:
     from ivy_kernel.magics.variables import Exchange  # no other cell needs what it imports
 
     await Exchange(owner.session(), owner.namespace(), sink).pull(options.names)
+
+
+async def _checkpoint(owner: CommandOwner, options: Options, sink: Sink) -> None:
+    from ivy_kernel.magics.recovery import run_checkpoint  # no other cell needs what it imports
+
+    await run_checkpoint(owner, options, sink)
+
+
+async def _restore(owner: CommandOwner, options: Options, sink: Sink) -> None:
+    from ivy_kernel.magics.recovery import run_restore  # no other cell needs what it imports
+
+    await run_restore(owner, options, sink)
+
+
+async def _packages(owner: CommandOwner, options: Options, sink: Sink) -> None:
+    from ivy_kernel.magics.recovery import run_packages  # no other cell needs what it imports
+
+    await run_packages(owner, options, sink)
+
+
+async def _detach(owner: CommandOwner, options: Options, sink: Sink) -> None:
+    from ivy_kernel.magics.recovery import run_detach  # no other cell needs what it imports
+
+    await run_detach(owner, options, sink)
 
 
 async def _cell(owner: CommandOwner, options: Options, sink: Sink) -> None:
@@ -385,6 +419,45 @@ COMMANDS = {
         "NAME…: set variables of this notebook to those of the sandbox; NEW=OLD renames",
         *(_pull, _NAMES, VARIABLES_HELP),
     ),
+    "checkpoint": Command(
+        "write down all variables now, and say what cannot be; they outlive the sandbox",
+        _checkpoint,
+    ),
+    "restore": Command(
+        "bring variables back from the newest checkpoint; --at CELL, --rerun",
+        _restore,
+        (
+            _argument(
+                "--at", metavar="CELL", type=int, help="as they were after the cell of this number"
+            ),
+            _argument(
+                "--rerun",
+                action="store_true",
+                help="run again the cells that made what is not in it, and those after it",
+            ),
+        ),
+    ),
+    "packages": Command(
+        "the packages that were installed since the sandbox began; --install after a loss",
+        _packages,
+        (
+            _argument(
+                "--install", action="store_true", help="install what was there before, after asking"
+            ),
+            _argument("--yes", action="store_true", help="do not ask"),
+        ),
+    ),
+    "detach": Command(
+        "CELLS: have the sandbox run cells by itself; JupyterLab's command Run Remaining Cells",
+        _detach,
+        (
+            _argument(
+                "cells",
+                metavar="CELLS",
+                help='base64 of the JSON {"cells": [[id, source, allows_error], …], "name": …}',
+            ),
+        ),
+    ),
     "config": Command("every setting, its value and where it came from; never a key", _config),
     "cell": Command("the options of %%ivy, a cell that runs in the sandbox", _cell),
     "help": Command("this text; %ivy COMMAND --help tells about one command", _help),
@@ -393,8 +466,10 @@ COMMANDS = {
 
 
 def _show(sink: Sink, session: Session, status: SandboxStatus) -> None:
+    from ivy_kernel.magics.recovery import checkpoint_line  # no other cell needs what it imports
+
     lines = status_lines(session.lifecycle, status, monotonic_seconds())
-    lines += route_lines(session.describe())
+    lines += [*route_lines(session.describe()), checkpoint_line(session)]
     _print(sink, "\n".join(lines) + "\n")
 
 

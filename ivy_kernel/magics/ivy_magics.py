@@ -8,6 +8,7 @@ import secrets
 import sys
 import time
 import uuid
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,11 +24,12 @@ from ivy_kernel.magics.options import CellOptions, HelpAskedError, parse_cell_op
 from ivy_kernel.magics.output import NativeOutput, RemoteInterrupt, exception_for, shown_briefly
 from ivy_kernel.magics.waiting import Post, ask_user, loop_thread, wait_in_cell
 from ivy_kernel.models import Cell, Json, Message, Namespace, Outcome, Sink, sendable
-from ivy_kernel.routes.events import AgentLost, Event, KernelDied, show_error
+from ivy_kernel.routes.events import AgentLost, Event, KeptCell, KernelDied, show_error
 from ivy_kernel.session.chats import find_chat, note_use
 from ivy_kernel.session.describe import event_sentence
 from ivy_kernel.session.kernel_registry import KernelRegistration, kernel_id_of
 from ivy_kernel.session.missing_files import NO_SUCH_FILE, missing_file_hint
+from ivy_kernel.session.notebook_record import NotebookRecord, notebook_path
 from ivy_kernel.session.open import identity, open_lifecycle, open_session
 from ivy_kernel.session.output import front_end_throttle
 from ivy_kernel.session.output_limit import OutputLimit
@@ -217,6 +219,16 @@ class _CommandOwner:
             raise UsageError(f"{question} Nobody can be asked here: add --yes.") from None
         return answer.strip().lower() in ("y", "yes")
 
+    @property
+    def number(self) -> int:
+        raise UsageError(
+            "%ivy detach works in notebooks of the Ivy Sandbox kernel alone: the cells of this one "
+            "run on this machine. Nothing was run."
+        )
+
+    def expect(self, cells: Sequence[KeptCell]) -> None:
+        """Keep nothing; see `number`."""
+
     async def follow(self, status: SandboxStatus, sink: Sink) -> None:
         """Show nothing: a cell of such a notebook does not outlive the notebook's process."""
 
@@ -240,6 +252,8 @@ class _MagicCell:
         chat_id = self._options.chat_id
         settings = self._sessions.settings_of(chat_id).current()
         session = self._session = self._sessions.session(chat_id)
+        if session.recovery is not None:
+            session.recovery.ask = _CommandOwner(self._sessions, post, self._namespace).confirm
         throttle = front_end_throttle(post, limit=OutputLimit(settings.output_limit_bytes))
         replying: set[asyncio.Task[None]] = set()
 
@@ -373,6 +387,7 @@ class MagicSessions:
                 on_background=self._on_background,
                 on_event=lambda event: self._on_event(event, chat_id),
                 namespace=self._namespaces.setdefault(open_lifecycle(live).key[:2], Namespace()),
+                record=NotebookRecord(notebook_path(), kernel=self._key),
             )
             known = self._open[chat_id] = _Open(wanted, opened)
             note_use(**opened.lifecycle.registry_fields)

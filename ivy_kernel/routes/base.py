@@ -77,6 +77,23 @@ class LiveKernel(Protocol):
     def earlier_runs(self) -> bool:
         """Whether the kernel is still working for an earlier client with the same key."""
 
+    async def queue(self, request: Json) -> Json:
+        """Ask about a run of cells that needs no client; return its record.
+
+        Called by `ivy_kernel.session.runs`.
+
+        Parameters
+        ----------
+        request
+            ``{"queue": the run}``, ``{"look": its id}`` or ``{"cancel": its id}``. Repeated, it
+            does nothing again.
+
+        Raises
+        ------
+        WorkError
+            When that is refused; says why.
+        """
+
     async def follow(self) -> None:
         """Return when the earlier client's work is done, and its messages were shown as background.
 

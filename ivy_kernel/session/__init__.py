@@ -4,7 +4,10 @@
 
     session.py         runs cells, one at a time, each to its one end
     gate.py            before a cell: sandbox, route and namespace are there, or why not
-    route_choice.py    which way cells take: the best route that works, found once
+    route_choice.py    which way cells take: the best route that works, found once; a cell's run
+    recovery.py        what becomes of variables when the sandbox ends: kept, and restored
+    restored.py        what came back, in words; what a cell needs of it
+    checkpoint_copies.py copies of checkpoints on this machine, kept up to date in the background
     lifecycle.py       the sandbox's life: status, create, terminate, and who is told of it
     local_server.py    finds or starts the embedded local sandbox's server
     start_progress.py  what shows that a start is under way, and its progress in the cell
@@ -25,5 +28,8 @@
     large_files.py     one large file's way: in chunks, verified, resumable
     local_files.py     places on this machine, which no name from a sandbox leads out of
     missing_files.py   files beside the notebook that a cell missed in the sandbox
+    runs.py            notebooks that the sandbox runs by itself: handed over, found, cancelled
+    receipts.py        the receipt in a notebook: what ran, in a chain of hashes, sealed with a key
+    receipt_check.py   the check of a receipt: the notebook against it, it against the sandbox
     describe.py        states, deadlines and settings as lines of text
 """

@@ -9,19 +9,21 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from jupyter_core.paths import jupyter_data_dir
 
-from ivy_kernel.models import Json
+from ivy_kernel.models import Json, visible
 from ivy_kernel.session import private_file
+from ivy_kernel.session.describe import count_words, size_words
 
 KEY_BYTES = 32
 
@@ -84,11 +86,46 @@ class KeptCell:
         The front end's id of the cell; empty where it gave none.
     code
         What was sent to the sandbox.
+    life
+        The life of the variables in which it ran.
     """
 
     number: int
     cell_id: str
     code: str
+    life: str = ""
+
+
+@dataclass(slots=True)
+class Life:
+    """The time from an empty namespace to the loss of its variables, over several sandboxes.
+
+    Parameters
+    ----------
+    id
+        Random; empty before the first one.
+    floor
+        Sequence number of the last checkpoint on that disk that is of an earlier life.
+    holder
+        The kernel that has the variables, as in `Namespace`.
+    ended
+        The numbers of the cells that have ended, in the order in which they ran.
+    before
+        The life before it.
+    """
+
+    id: str = ""
+    floor: int = 0
+    holder: str = ""
+    ended: list[int] = field(default_factory=list)
+    before: str = ""
+
+    def cells_after(self, number: int) -> list[int]:
+        """Return the numbers of the cells that ended after the one with this number."""
+        if number not in self.ended:
+            return list(self.ended)
+        last = len(self.ended) - 1 - self.ended[::-1].index(number)
+        return self.ended[last + 1 :]
 
 
 class NotebookRecord:
@@ -119,6 +156,14 @@ class NotebookRecord:
         self._content: Json = {}
         with self._lock:
             self._content = self._read()
+
+    @classmethod
+    def from_content(cls, content: Json) -> NotebookRecord:
+        """Return a record that was read already."""
+        record = cls.__new__(cls)
+        record.path, record.notebook_id = str(content["path"]), str(content["notebook"])
+        record._lock, record._content = threading.RLock(), content
+        return record
 
     @property
     def file(self) -> Path:
@@ -263,28 +308,69 @@ class ChatRecord:
         found: Json = self._get("summary", {})
         return found
 
+    def words(self, newest: Json | None = None) -> str:
+        """Return the newest checkpoint in words; ``newest``: as the sandbox told it last."""
+        summary = newest or self.summary
+        if not summary:
+            return "none yet"
+        names = own_names(summary.get("names") or ())
+        size = float(summary.get("total_bytes") or 0)
+        parts = [f"after cell {summary.get('number')}", count_words(len(names), "variable")]
+        parts.append(size_words(size))
+        copy = self.copy
+        if copy.get("sequence") == summary.get("sequence"):
+            left_out = copy.get("left_out") or []
+            without = f" without {', '.join(map(visible, left_out))}" if left_out else ""
+            parts.append(f"with a copy on this machine{without}")
+        elif copy:
+            parts.append(f"copy on this machine: after cell {copy.get('number')}")
+        return ", ".join(parts)
+
     # -- cells
 
     @property
-    def cells(self) -> dict[int, KeptCell]:
-        """The cells that were run, by their number; a number that came again is the newest's."""
-        cells: list[Any] = self._get("cells", [])
-        found = {}
-        for each in cells:
+    def life(self) -> Life:
+        """The life of the variables that are there, or were last."""
+        try:
+            return Life(**self._get("life", {}))
+        except TypeError:  # another version has written it
+            return Life()
+
+    def cells_of(self, life: str) -> dict[int, KeptCell]:
+        """Return the cells that ran in one life of the variables, by their number."""
+        return {cell.number: cell for cell in self.cells if cell.life == life}
+
+    @property
+    def cells(self) -> list[KeptCell]:
+        """The cells that were run, in the order in which they ran last."""
+        found = []
+        for row in self._get("cells", []):
             with suppress(TypeError, ValueError):
-                number, cell_id, code = each
-                found[int(number)] = KeptCell(int(number), str(cell_id), str(code))
+                number, *texts = row
+                found.append(KeptCell(int(number), *map(str, texts)))
         return found
 
-    def add_cells(self, cells: list[KeptCell]) -> None:
-        """Keep the code of cells that have run; the oldest beyond the limits are dropped."""
+    def add_cells(
+        self, cells: list[KeptCell], *, life: Json | None = None, summary: Json | None = None
+    ) -> None:
+        """Keep the code of cells that have run; the oldest beyond the limits are dropped.
+
+        Parameters
+        ----------
+        cells
+            The cells; one with a number and life that is kept already takes its place.
+        life
+            The fields of the present `Life`; ``None`` for no change.
+        summary
+            The newest checkpoint; ``None`` or empty for no change.
+        """
 
         def edit(content: Json) -> None:
             section = self._section(content)
             kept = section.get("cells")
-            numbers = {cell.number for cell in cells}
-            rows = [row for row in kept if row[0] not in numbers] if isinstance(kept, list) else []
-            rows += [[cell.number, cell.cell_id, cell.code] for cell in cells]
+            new = {(cell.number, cell.life) for cell in cells}
+            rows = [row for row in kept or [] if (row[0], row[-1]) not in new]
+            rows += [[cell.number, cell.cell_id, cell.code, cell.life] for cell in cells]
             chars, first = 0, len(rows)
             for index in range(len(rows) - 1, -1, -1):
                 chars += len(rows[index][2])
@@ -293,9 +379,37 @@ class ChatRecord:
                 first = index
             section["cells"] = rows[first:]
             section["used"] = time.time()
+            if life is not None:
+                section["life"] = life
+            if summary:
+                section["summary"] = summary
 
         self.record.change(edit)
 
-    def forget_cells(self) -> None:
-        """Forget the cells' code: the kernel was restarted, and their numbers begin anew."""
-        self.keep(cells=[])
+
+_NOT_OWN = re.compile(r"__\w+__|_+|_i+|_i?\d+|_[io]h|_dh")
+
+
+def own_names(names: Iterable[str]) -> list[str]:
+    """Return the names that are the user's; IPython's inputs and results come back untold."""
+    return [name for name in map(str, names) if not _NOT_OWN.fullmatch(name)]
+
+
+def checkpoint_line(chat: ChatKey) -> list[str]:
+    """Return a line about the newest checkpoint in a chat, of whichever notebook; none for none.
+
+    Called by ``jupyter ivy status``, which has no notebook of its own.
+    """
+    found: list[str] = []
+    newest = 0.0
+    with suppress(OSError):
+        for file in records_directory().glob("*.json"):
+            with suppress(OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+                content = private_file.read_json(file, limit_bytes=FILE_LIMIT_BYTES)
+                record = NotebookRecord.from_content(content)
+                kept = record.chat(chat)
+                at = float(kept.summary.get("at") or 0)
+                if at > newest:
+                    name = Path(record.path).name or "a notebook without a file"
+                    newest, found = at, [f"checkpoint: {visible(name)} {kept.words()}"]
+    return found

@@ -10,6 +10,7 @@ import fcntl
 import json
 import uuid
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -24,12 +25,14 @@ from ivy_kernel.routes.events import Event
 from ivy_kernel.routes.tools import TOOLS, SandboxTools
 from ivy_kernel.session import local_server, private_file
 from ivy_kernel.session.lifecycle import LOCAL_KEEP_ALIVE_SECONDS, Lifecycle
+from ivy_kernel.session.recovery import Recovery
 from ivy_kernel.session.session import Session
 from ivy_kernel.settings.live import LiveSettings
 from ivy_kernel.settings.settings import LOCAL_CHAT_ID, Ivy, missing_sentence
 
 if TYPE_CHECKING:
     from ivy_kernel.session.files import SandboxFiles
+    from ivy_kernel.session.notebook_record import NotebookRecord
 
 
 # Generated session ids ----------------------------------------------------------------------------
@@ -160,6 +163,7 @@ def open_session(
     on_event: Callable[[Event], None] | None = None,
     namespace: Namespace | None = None,
     is_behind: Callable[[], bool] = bool,
+    record: NotebookRecord | None = None,
 ) -> Session:
     """Return a session on the sandbox that the settings name. Sends no request yet.
 
@@ -169,6 +173,8 @@ def open_session(
         The settings.
     fresh, session_key, on_background, on_event, is_behind, namespace
         As in `Session`.
+    record
+        Of the notebook whose variables are kept beyond their sandbox; ``None`` for nothing of that.
 
     Raises
     ------
@@ -177,6 +183,15 @@ def open_session(
     """
     settings = live.current()
     lifecycle = open_lifecycle(live)
+    notebook = record.notebook_id if record is not None and record.path else ""
+    agent_options = replace(LOCAL_AGENT if lifecycle.local else CLOUD_AGENT, notebook=notebook)
+    recovery = None
+    if record is not None and settings.checkpoints:
+        recovery = Recovery(
+            record.chat(lifecycle.key[:2]),
+            restore=settings.restore,
+            copy_limit_bytes=settings.checkpoint_copy_bytes,
+        )
     return Session(
         lifecycle,
         route=settings.route,
@@ -189,8 +204,9 @@ def open_session(
         on_background=on_background,
         on_event=on_event,
         is_behind=is_behind,
-        agent_options=LOCAL_AGENT if lifecycle.local else CLOUD_AGENT,
+        agent_options=agent_options,
         namespace=namespace,
+        recovery=recovery,
     )
 
 
@@ -227,6 +243,7 @@ def identity(settings: Ivy) -> tuple[object, ...]:
         *("auto_create", "auto_create_hidden"),
         *("cell_timeout_seconds", "start_timeout_seconds", "connect_timeout_seconds"),
         *("ca_bundle", "response_limit_bytes"),
+        *("checkpoints", "restore", "checkpoint_copy_bytes"),
         *(tool.field_setting for tool in TOOLS.values()),
     )
     return (settings.is_local, *(getattr(settings, name) for name in names))

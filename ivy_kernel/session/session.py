@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 from ivy_kernel.errors import (
     IvyError,
-    NotFoundError,
     NotReadyError,
     NotSentError,
     SandboxError,
     SandboxLostError,
+    UsageError,
     local_fault,
 )
 from ivy_kernel.models import Cell, Json, Message, Namespace, Outcome, Sink
@@ -23,124 +24,28 @@ from ivy_kernel.routes.base import LiveKernel, Route
 from ivy_kernel.routes.events import (
     ENDED_UNDER_CELL,
     ERRORS_WHEN_SANDBOX_ENDS,
-    INTERRUPTED_UNSENT,
     TERMINATED,
     EndingCall,
     Event,
+    MemoryLow,
     may_have_run,
-    show_error,
     show_ivy_error,
     succeeded,
 )
 from ivy_kernel.routes.one_call import NamedTool
 from ivy_kernel.session.gate import SandboxGate
 from ivy_kernel.session.lifecycle import PATIENT_DEADLINES_SECONDS, Lifecycle
-from ivy_kernel.session.route_choice import RouteChoice
+from ivy_kernel.session.route_choice import CellRun, RouteChoice
 from ivy_kernel.status.model import SandboxStatus
 
 if TYPE_CHECKING:
     from ivy_kernel.session.files import SandboxFiles
+    from ivy_kernel.session.recovery import Recovery
 
-Result = TypeVar("Result")
-
-
-class _CellRun:
-    """One cell under way: how far it has come, and what an interrupt has to stop.
-
-    ``was_sent``: the cell itself has gone out, so it may have run. ``was_terminated``: the user has
-    terminated the sandbox under it.
-    """
-
-    def __init__(self, sink: Sink, gate: SandboxGate) -> None:
-        self._sink = sink
-        self._gate = gate
-        self._preparing: asyncio.Future[Any] | None = None
-        self._sent_by: Route | NamedTool | None = None
-        self._was_interrupted = False
-        self.was_sent = False
-        self.was_terminated = False
-
-    def is_interrupted(self) -> bool:
-        """Whether the user has interrupted it."""
-        return self._was_interrupted
-
-    @property
-    def is_preparing(self) -> bool:
-        """Whether something is done for the cell before it can be sent."""
-        return self._preparing is not None
-
-    async def prepare(self, work: Coroutine[Any, Any, Result]) -> Result | Outcome:
-        """Return the work's result, or the outcome of a cell that was interrupted meanwhile."""
-        self._preparing = task = asyncio.ensure_future(work)
-        # A task of its own: an interrupt cancels the preparation and not the cell, which still
-        # has to tell how it ended.
-        try:
-            await asyncio.wait({task})
-        finally:
-            self._preparing = None
-            if not task.done():  # we are being cancelled ourselves
-                task.cancel()
-        return self._not_run() if task.cancelled() else task.result()
-
-    async def send(
-        self,
-        by: Route | NamedTool,
-        run: Callable[[], Awaitable[Outcome]],
-        wait_after: Callable[[NotReadyError], Coroutine[Any, Any, None]],
-    ) -> Outcome:
-        """Send the cell as soon as the sandbox takes it, unless it was interrupted before.
-
-        Parameters
-        ----------
-        by
-            The route or tool that an interrupt is passed on to meanwhile.
-        run
-            Sends the cell, and returns how it ended.
-        wait_after
-            Waits until it may be sent again after it was refused as "not ready".
-
-        Raises
-        ------
-        IvyError
-            As ``run`` and ``wait_after``; a 404 as what it means.
-        """
-        # Asked each time: an interrupt may come just when a preparation is done.
-        while not self.is_interrupted():
-            self._sent_by, self.was_sent = by, True
-            try:
-                return await run()
-            except NotReadyError as error:  # 503: nothing ran, so it may be sent again
-                self.was_sent = False
-                if self.is_interrupted():
-                    break
-                waited = await self.prepare(wait_after(error))
-                if isinstance(waited, Outcome):
-                    return waited
-            except NotFoundError as error:
-                self.was_sent = False  # 404: nothing was there that could have run it
-                raise await self._gate.explained(error) from error
-            finally:
-                self._sent_by = None
-        return self._not_run()
-
-    def _not_run(self) -> Outcome:
-        """Return the outcome of a cell that was interrupted before it was sent."""
-        return show_error(self._sink, "KeyboardInterrupt", INTERRUPTED_UNSENT, "interrupted")
-
-    def lost(self, sentence: str) -> Outcome:
-        """Return the outcome of a cell whose sandbox has ended under it."""
-        return show_error(self._sink, SandboxLostError.__name__, sentence, "lost")
-
-    async def interrupt(self) -> bool:
-        """Stop what is under way; return whether there was anything."""
-        self._was_interrupted = True
-        if self._preparing is not None:
-            self._preparing.cancel()
-        elif self._sent_by is not None:
-            await self._sent_by.interrupt()
-        else:
-            return False
-        return True
+CHECKPOINTS_OFF = (
+    "Checkpoints are off (the setting checkpoints, IVY_CHECKPOINTS); set it to true, and the cells "
+    "that follow are kept."
+)
 
 
 class Session:
@@ -173,6 +78,8 @@ class Session:
         Of the agent route; ``None``: the defaults.
     namespace
         The notebook's variables in this sandbox, which outlive the session; ``None`` for new ones.
+    recovery
+        Keeps them beyond their sandbox; ``None`` where nothing does.
     """
 
     def __init__(
@@ -191,8 +98,10 @@ class Session:
         is_behind: Callable[[], bool] = bool,
         agent_options: AgentOptions | None = None,
         namespace: Namespace | None = None,
+        recovery: Recovery | None = None,
     ) -> None:
         namespace = namespace or Namespace()
+        self._namespace, self.recovery = namespace, recovery
         self.lifecycle = lifecycle
         self._show_background = on_background or _ignore
         self._tell = on_event or _ignore
@@ -206,6 +115,7 @@ class Session:
             session_key=session_key or secrets.token_hex(8),
             agent_options=agent_options,
             namespace=namespace,
+            work=recovery,
         )
         self._gate = SandboxGate(
             lifecycle,
@@ -215,10 +125,12 @@ class Session:
             fresh=fresh,
             namespace=namespace,
         )
-        self._run: _CellRun | None = None
+        self._run: CellRun | None = None
         self._asking: asyncio.Future[Json | None] | None = None
         self._lock = asyncio.Lock()
         self._terminating = asyncio.Lock()
+        if recovery is not None:
+            recovery.attach(self)
 
     # Cells -------------------------------------------------------------------------------------
     async def execute(
@@ -247,17 +159,19 @@ class Session:
         return await self._run_alone(work, cell, sink)
 
     async def _run_alone(
-        self, work: Callable[[_CellRun], Awaitable[Outcome]], cell: Cell, sink: Sink
+        self, work: Callable[[CellRun], Awaitable[Outcome]], cell: Cell, sink: Sink
     ) -> Outcome:
         async with self._lock:
             if self._asking is not None:  # the cell would wait for it
                 self._asking.cancel()
-            run = self._run = _CellRun(sink, self._gate)
+            run = self._run = CellRun(sink, self._gate.explained)
             self._gate.begin()
             try:
                 outcome = await work(run)
-                if outcome.fate == "lost":
+                if outcome.fate == "lost" and not run.keeps_variables:
                     self._gate.told(cell)
+                    if self.recovery is not None and run.was_sent and not run.was_terminated:
+                        self.recovery.lost(cell)
                 return outcome
             except IvyError as error:
                 return await self._end_with_error(run, error, cell, sink)
@@ -270,7 +184,7 @@ class Session:
                 self._run = None
 
     async def _end_with_error(
-        self, run: _CellRun, error: IvyError, cell: Cell, sink: Sink
+        self, run: CellRun, error: IvyError, cell: Cell, sink: Sink
     ) -> Outcome:
         """End a cell with an error of ours; it is told as a loss where the sandbox has ended."""
         may_run = may_have_run(error, was_sent=run.was_sent)
@@ -284,7 +198,7 @@ class Session:
         self.lifecycle.refresh_soon()
         return show_ivy_error(sink, error, was_sent=run.was_sent)
 
-    async def _run_tool(self, run: _CellRun, *, tool: NamedTool, cell: Cell, sink: Sink) -> Outcome:
+    async def _run_tool(self, run: CellRun, *, tool: NamedTool, cell: Cell, sink: Sink) -> Outcome:
         seen = await run.prepare(self._gate.require_sandbox(cell, sink))
         if isinstance(seen, Outcome):
             return seen
@@ -296,10 +210,32 @@ class Session:
         )
 
     async def _execute(
-        self, run: _CellRun, *, cell: Cell, sink: Sink, on_ready: Callable[[], None] | None
+        self, run: CellRun, *, cell: Cell, sink: Sink, on_ready: Callable[[], None] | None
     ) -> Outcome:
         if cell.is_empty:
             return succeeded()
+        recovery = self.recovery
+        if recovery is None:
+            return await self._send(run, cell, sink, on_ready)
+        loss = recovery.loss_before(cell)
+        if loss is None:
+            try:
+                outcome = await self._send(run, cell, sink, on_ready)
+                return recovery.ended(cell, outcome) if run.was_sent else outcome
+            except SandboxLostError as error:  # nothing of it was run
+                if not await recovery.is_for(cell, error):
+                    raise
+                loss, run.was_sent = error, False
+        self._gate.told(cell)  # by what is shown of the recovery
+        refused = await recovery.resume(run, cell, sink, loss)
+        if refused is not None:
+            return refused
+        outcome = await self._send(run, cell, sink, on_ready)
+        return recovery.ended(cell, outcome) if run.was_sent else outcome
+
+    async def _send(
+        self, run: CellRun, cell: Cell, sink: Sink, on_ready: Callable[[], None] | None
+    ) -> Outcome:
         route = await run.prepare(self._gate.prepare(cell, sink))
         if isinstance(route, Outcome):
             return route
@@ -317,7 +253,43 @@ class Session:
             self._gate.ended(route, outcome)
         return outcome
 
-    async def _to_its_end(self, run: _CellRun, work: Awaitable[Outcome]) -> Outcome:
+    # -- as its recovery uses it (see `RecoveryHost`)
+
+    async def restore(self, cell: Cell, sink: Sink, *, at: int | None, rerun: bool) -> Outcome:
+        """Restore variables now, as the user wants. Called by ``%ivy restore``."""
+
+        async def work(run: CellRun) -> Outcome:
+            if self.recovery is None:
+                raise UsageError(CHECKPOINTS_OFF)
+            self._namespace.forget()  # a loss need not be told any more
+            ended = await self.recovery.restore(run, cell, sink, at=at, rerun=rerun)
+            return succeeded() if ended is None else ended
+
+        return await self._run_alone(work, cell, sink)
+
+    async def open_for(self, cell: Cell, sink: Sink) -> Route:
+        """See that sandbox and route are there for a cell, which may start a sandbox."""
+        return await self._gate.prepare(cell, sink)
+
+    async def run_on(self, run: CellRun, route: Route, cell: Cell, sink: Sink) -> Outcome:
+        """Run a cell of ours within the run of another one, to its end."""
+
+        def show(message: Message) -> None:  # under the cell that runs, which is its only parent
+            sink(message if message.channel == "stdin" else replace(message, parent_header=None))
+
+        outcome = await run.send(
+            route,
+            lambda: self._to_its_end(run, route.execute(cell, show)),
+            lambda error: self._gate.wait_after(error, sink),
+        )
+        self._gate.ended(route, outcome)
+        return outcome
+
+    def holds(self, holder: str) -> None:
+        """Note that a kernel has variables now that must not be lost unnoticed."""
+        self._namespace.holder = holder
+
+    async def _to_its_end(self, run: CellRun, work: Awaitable[Outcome]) -> Outcome:
         """Return how a sent cell ended; an error is explained by the sandbox's end, if it ended."""
         try:
             return await work
@@ -444,6 +416,8 @@ class Session:
                 # Starts that no cell waits for would otherwise go on, in the next sandbox.
                 closing += self._choice.starting
             self.forget()
+            if self.recovery is not None:
+                self.recovery.terminated()
             if run is not None:
                 run.was_terminated = True
         for route in closing:
@@ -467,6 +441,8 @@ class Session:
     async def aclose(self, *, keep: bool = False) -> None:
         """Let go of the sandbox, which lives on; ``keep`` the variables for a later session."""
         self._gate.close()
+        if self.recovery is not None:
+            self.recovery.close()
         await self._choice.aclose(keep=keep)
         await self.lifecycle.aclose()
 
@@ -478,6 +454,8 @@ class Session:
     def on_event(self, event: Event) -> None:
         """Take what a route tells beside messages."""
         told = self._gate.heard(event, is_running=self.busy)
+        if self.recovery is not None and isinstance(told, MemoryLow):
+            self.recovery.memory_low()
         if told is not None:
             self._tell(told)
 

@@ -5,6 +5,6 @@ module     content
 ========== =====================================================================
 `settings` every setting as one traitlets ``Configurable``, its sources, and the config files
 `live`     settings that follow files and environment while a program runs
-`urls`     the base URLs that a key may be sent to
+`urls`     the base URLs that a key may be sent to; values that must not be shown
 ========== =====================================================================
 """

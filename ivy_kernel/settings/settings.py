@@ -23,7 +23,7 @@ from traitlets.config import Config, Configurable
 from traitlets.config.loader import DeferredConfig, JSONFileConfigLoader, PyFileConfigLoader
 
 from ivy_kernel.errors import MissingSettingError, SettingError
-from ivy_kernel.settings.urls import LOCAL, check_url
+from ivy_kernel.settings.urls import LOCAL, check_url, may_hold_a_key, shown_value
 
 PLATFORM_URL = "https://ivybiosciences.com/api"
 RECOUP_URL = "https://api.recoupable.dev"
@@ -120,6 +120,21 @@ class Ivy(Configurable):
         help="Streamed text shown per cell, in bytes; beyond it head and tail are shown and the "
         "whole text is kept in a file. 0: no limit.",
     ).tag(config=True, env="IVY_OUTPUT_LIMIT_BYTES")
+    checkpoints = Bool(
+        True,
+        help="Whether the sandbox's kernel keeps variables on its disk after each cell, so that "
+        "they outlive it.",
+    ).tag(config=True, env="IVY_CHECKPOINTS")
+    restore = Enum(
+        ["auto", "ask", "off"],
+        default_value="auto",
+        help="Whether the next cell after a loss restores variables by itself; 'ask' only tells.",
+    ).tag(config=True, env="IVY_RESTORE")
+    checkpoint_copy_bytes = Int(
+        1_073_741_824,
+        min=0,
+        help="Largest copy of a notebook's newest checkpoint on this machine, in bytes. 0: none.",
+    ).tag(config=True, env="IVY_CHECKPOINT_COPY_BYTES")
     response_limit_bytes = Int(
         268_435_456, min=1_000_000, help="Largest answer accepted from the platform, in bytes."
     ).tag(config=True, env="IVY_RESPONSE_LIMIT_BYTES")
@@ -363,26 +378,13 @@ def _checked(name: str, raw: object, source: Source) -> Any:
         if isinstance(value, str):
             value = _checked_text(name, value)
     except (TraitError, ValueError) as exc:
-        shown = "(not shown)" if is_secret(name) or _may_hold_a_key(raw) else _shown(raw)
+        shown = "(not shown)" if is_secret(name) or may_hold_a_key(raw) else shown_value(raw)
         reason = str(exc) if isinstance(exc, _RefusedError) else ""
         raise SettingError(
             f"The setting {name} cannot be {shown} (set by {source}): {reason or _allowed(trait)}.",
             setting=name,
         ) from None
     return value
-
-
-def _shown(raw: object) -> str:
-    """Return a value as the user wrote it; flags come in types of traitlets' own."""
-    if isinstance(raw, str):
-        return repr(str(raw))
-    return repr([str(each) for each in raw]) if isinstance(raw, list) else repr(raw)
-
-
-def _may_hold_a_key(raw: object) -> bool:
-    """Return whether a value may be a key, or a URL with a password, in the wrong setting."""
-    text = str(raw).lower()
-    return "@" in text or "ivy_" in text or "eyj" in text
 
 
 class _RefusedError(ValueError):

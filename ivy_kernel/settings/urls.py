@@ -51,3 +51,16 @@ def check_url(url: str, *, allow_local: bool = False) -> str:
             "since keys would travel in the clear)"
         )
     return url.rstrip("/")
+
+
+def shown_value(raw: object) -> str:
+    """Return a value as the user wrote it; flags come in types of traitlets' own."""
+    if isinstance(raw, str):
+        return repr(str(raw))
+    return repr([str(each) for each in raw]) if isinstance(raw, list) else repr(raw)
+
+
+def may_hold_a_key(raw: object) -> bool:
+    """Return whether a value may be a key, or a URL with a password, in the wrong setting."""
+    text = str(raw).lower()
+    return "@" in text or "ivy_" in text or "eyj" in text

@@ -10,7 +10,7 @@ from nbclient.exceptions import CellExecutionError
 from sandbox_server import RunningSandbox
 
 from ivy_kernel.cli.app import print_line
-from ivy_kernel.cli.run import NotebookRun
+from ivy_kernel.cli.execution import NotebookRun
 from ivy_kernel.cli.sandbox import status_line
 from ivy_kernel.errors import ForbiddenError
 from ivy_kernel.session.describe import status_lines

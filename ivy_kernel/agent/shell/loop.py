@@ -11,6 +11,7 @@ import signal
 import sys
 from typing import Any
 
+from ..extension import Extension, Host
 from . import output
 from .execution import Execution, complete, describe_error, inspect_at, to_python
 from .output import AgentSocket, Capture, Display, encoded, mime_bundle
@@ -30,6 +31,7 @@ class RequestLoop:
         self._capture = Capture(agent)
         self._execution = Execution(self._capture.flush)
         self._display = Display(agent, self._capture.flush)
+        self._extension = Extension(Host(lambda: self._execution.namespace, self._set_count))
         self._count = 0
         self._history: list[tuple[int, int, str]] = []
         self._is_running = False
@@ -43,18 +45,35 @@ class RequestLoop:
         # Until here SIGINT would end the process; from here on it reaches cells alone.
         signal.signal(signal.SIGINT, self._on_interrupt)
         self._agent.announce({"implementation_version": platform.python_version()})
+        wait: float | None = None
         while True:
-            request = self._agent.next_request()
-            self._agent.parent = request["h"]
-            self._agent.publish("status", {"execution_state": "busy"})
-            msg_type = str(request["h"]["msg_type"])
-            reply = self._reply(msg_type, request["d"])
-            # Before the reply, which may end the cell.
-            self._capture.flush()
-            if reply is not None:
-                self._agent.send("shell", msg_type.replace("_request", "_reply"), reply)
-            self._capture.tell_background()
-            self._agent.publish("status", {"execution_state": "idle"})
+            request = self._agent.next_request(wait)
+            if request is not None:
+                self._work_on(request)
+            wait = self._extension.on_idle()
+
+    def _work_on(self, request: dict[str, Any]) -> None:
+        self._agent.parent = request["h"]
+        self._agent.publish("status", {"execution_state": "busy"})
+        msg_type = str(request["h"]["msg_type"])
+        is_cell = msg_type == "execute_request"
+        if is_cell:
+            self._extension.before_cell(request.get("m") or {})
+        reply = self._reply(msg_type, request["d"])
+        # Before the reply, which may end the cell.
+        self._capture.flush()
+        if reply is not None:
+            metadata = self._extension.after_cell(reply) if is_cell else None
+            self._agent.send("shell", msg_type.replace("_request", "_reply"), reply, metadata)
+        self._capture.tell_background()
+        self._agent.publish("status", {"execution_state": "idle"})
+
+    def _set_count(self, number: int) -> None:
+        self._count = number
+
+    def _on_ivy_work_request(self, content: dict[str, Any]) -> dict[str, Any]:
+        """Do something beside cells (docs/agent-protocol.md, "Work beside cells")."""
+        return self._extension.answer(content)
 
     def _install(self) -> None:
         """Put ``input``, ``display`` and their like where cells look for them."""

@@ -346,7 +346,13 @@ class AgentSocket:
         """Tell the agent that the shell is ready for requests."""
         self._write({"ready": info})
 
-    def send(self, channel: str, msg_type: str, content: dict[str, Any]) -> None:
+    def send(
+        self,
+        channel: str,
+        msg_type: str,
+        content: dict[str, Any],
+        metadata: dict[str, Any] | None = None,
+    ) -> None:
         """Send a message whose parent is the current request."""
         header = {
             "msg_id": uuid.uuid4().hex,
@@ -356,18 +362,25 @@ class AgentSocket:
             "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "version": "5.3",
         }
-        self._write({"c": channel, "h": header, "p": self.parent, "d": content})
+        message = {"c": channel, "h": header, "p": self.parent, "d": content}
+        if metadata:
+            message["m"] = metadata
+        self._write(message)
 
     def publish(self, msg_type: str, content: dict[str, Any]) -> None:
         """Send a message on the iopub channel."""
         self.send("iopub", msg_type, content)
 
-    def next_request(self) -> dict[str, Any]:
-        """Wait for the next request; an interrupt can break the wait."""
+    def next_request(self, timeout_seconds: float | None = None) -> dict[str, Any] | None:
+        """Wait for the next request, or return ``None``; an interrupt can break the wait."""
         # With a time-out: a get() without one is not broken by a signal on every platform.
         while True:
             with contextlib.suppress(queue.Empty):
-                return self._requests.get(timeout=60)
+                return self._requests.get(
+                    timeout=60 if timeout_seconds is None else timeout_seconds
+                )
+            if timeout_seconds is not None:
+                return None
 
     def ask(self, prompt: str, *, is_password: bool) -> str:
         """Return what the user types (message spec, "Messages on the stdin channel")."""

@@ -41,6 +41,7 @@ from ivy_kernel.routes.agent.frames import (
     NoAgentError,
     TruncatedError,
     read_response,
+    run_record,
 )
 from ivy_kernel.routes.agent.pacing import AgentOptions, PollScheduler
 from ivy_kernel.routes.agent.poller import Poller
@@ -234,6 +235,8 @@ READY_POLL_SECONDS = 0.02
 
 
 # The connection ----------------------------------------------------------------------------------
+RUN_SECONDS = 120.0  # the request may hold a whole notebook
+
 HELD_LIMIT_FACTOR = 4
 """The inbox may hold this many times the agent's own log limit: beyond that limit the agent drops
 output, but it keeps every reply."""
@@ -306,6 +309,14 @@ class AgentConnection:
         if self.poller is None:
             raise NoAnswerError("The sandbox's kernel is not connected; the next cell connects it.")
         return self.poller
+
+    async def ask_about_run(self, request: Json) -> Json:
+        """Make a request about a run of the agent's own queue; see `LiveKernel.queue`."""
+        poller = await self.opened()
+        about = {"run": {**request, "g": self._table.generation}}
+        record = run_record(await poller.calls.ask(about, deadline_seconds=RUN_SECONDS))
+        poller.poll_for_background()
+        return record
 
     def withdraw(self, pending: PendingRequest) -> bool:
         """Take back a request; return False unless it has provably not reached the agent."""

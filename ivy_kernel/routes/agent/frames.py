@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from ivy_kernel.errors import AnswerError, WorkError
+from ivy_kernel.errors import AnswerError, NoAnswerError, WorkError
 from ivy_kernel.models import Channel, Fate, Gpu, Json, Message, Meter, Resources, visible
 from ivy_kernel.routes.agent.programs import BEGIN, END
 from ivy_kernel.routes.events import KeptCell
@@ -458,6 +458,25 @@ def _to_gpu(row: object) -> Gpu | None:
     if memory is None:
         return None
     return Gpu(name or "GPU", row[1] if _is_amount(row[1]) else None, memory)
+
+
+def run_record(response: AgentResponse | None) -> Json:
+    """Return the record of a run that the agent's response holds.
+
+    Raises
+    ------
+    NoAnswerError
+        There was no response.
+    WorkError
+        The agent refuses; says why.
+    """
+    if response is None:
+        raise NoAnswerError("The agent in the sandbox did not answer about the run.")
+    record = response.header.get("run")
+    if not isinstance(record, dict) or "id" not in record:
+        why = record.get("error") if isinstance(record, dict) else "it answers no run"
+        raise WorkError(f"The agent in the sandbox refuses the run: {visible(why)}.")
+    return record
 
 
 def work_answer(answer: Json) -> Json:

@@ -13,6 +13,7 @@ import functools
 import io
 import json
 import secrets
+import tokenize
 import zipfile
 import zlib
 from importlib import resources
@@ -65,12 +66,16 @@ def _add_package(archive: zipfile.ZipFile, package: Traversable, name: str) -> N
 
 
 def _without_docstrings(source: str) -> str:
-    """Return the same program without docstrings, line by line.
+    """Return the same program without docstrings and comments, line by line.
 
     They are a third of the archive, which travels at each start and must fit what runners take.
     Lines keep their numbers, so that tracebacks in the agent's log name the right ones.
     """
     lines = source.splitlines()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1][:column].rstrip()
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Constant):
             continue

@@ -14,12 +14,7 @@ from typing import Literal, NoReturn
 
 from ivy_kernel.errors import AnswerError, NoAnswerError, SandboxError, SandboxLostError
 from ivy_kernel.models import Cell, Channel, Json, Message, Namespace, Outcome, Sink
-from ivy_kernel.routes.agent.calls import (
-    OutgoingMessage,
-    ToolCall,
-    execute_request,
-    header_of,
-)
+from ivy_kernel.routes.agent.calls import OutgoingMessage, ToolCall, execute_request, header_of
 from ivy_kernel.routes.agent.connection import AgentConnection, holder_of
 from ivy_kernel.routes.agent.failures import EndOfSandbox
 from ivy_kernel.routes.agent.frames import fate_of, work_answer
@@ -56,8 +51,7 @@ QUESTION_SECONDS = 30.0  # callers have their own, shorter limits
 INTERRUPT_SECONDS = 4.0
 GIVE_UP_SECONDS = 3.0
 """After the second interrupt of a cell, for it to end."""
-CONTROL_SECONDS = 60.0
-WORK_SECONDS = 60.0
+CONTROL_SECONDS = WORK_SECONDS = 60.0
 
 
 class AgentRoute:
@@ -353,17 +347,18 @@ class AgentRoute:
         poller = await self._connection.opened()
         self.holder = holder_of(poller.calls.agent.nonce, self._table.generation)
         self._configuring.add_to(poller.calls.outbox, self.holder)
-        poller.submit({"do": "nothing"})  # so that it goes out
+        poller.submit({"do": "nothing"})  # takes it along
         await self._configuring.finish(WORK_SECONDS)
+
+    async def queue(self, request: Json) -> Json:
+        """Ask the agent about a run of its own; see `LiveKernel.queue`."""
+        return await self._connection.ask_about_run(request)
 
     async def control(self, header: Json, content: Json) -> Json:
         """Make a request on the control channel, such as ``debug_request``; the reply's content."""
+        kind = str(header["msg_type"])
         reply = await self.request(
-            str(header["msg_type"]),
-            content,
-            header=header,
-            channel="control",
-            timeout_seconds=CONTROL_SECONDS,
+            kind, content, header=header, channel="control", timeout_seconds=CONTROL_SECONDS
         )
         return reply.content
 
@@ -478,7 +473,9 @@ class AgentRoute:
     def on_background(self, message: Message) -> None:
         """Pass on a message that belongs to no request in flight."""
         if message.msg_type == "status" and message.content.get("execution_state") == "idle":
-            self._earlier_ids.discard(str((message.parent_header or {}).get("msg_id")))
+            self._earlier_ids.discard(message.parent_id)
+        elif message.msg_type == "execute_input":  # of the agent's queue: it can be interrupted
+            self._earlier_ids.add(message.parent_id)
         self._listener.on_background(message)
 
     def on_event(self, event: Event) -> None:
