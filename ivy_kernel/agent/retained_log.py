@@ -11,6 +11,7 @@ SEGMENT_BYTES = 16 << 20
 DISK_LIMIT_BYTES = 1 << 30
 """Of all that agents have said for a notebook; the oldest files go first."""
 
+INDEX_LIMIT_BYTES = 4 << 20
 FLUSH_SECONDS = 1.0
 ALIVE_SECONDS = 5.0
 """While a cell runs, the newest file's time says so often that its agent lives."""
@@ -55,8 +56,12 @@ class DiskLog:
             # The notebook's own directory is private too; others' permissions are left alone.
             directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             directory.mkdir(mode=0o700, exist_ok=True)
-            self._index = _open_private(directory / "cells.jsonl")
-        except OSError:
+            index = directory / "cells.jsonl"
+            if index.exists() and index.stat().st_size > INDEX_LIMIT_BYTES:
+                rows = index.read_bytes()[-INDEX_LIMIT_BYTES // 2 :]
+                index.write_bytes(rows[rows.index(b"\n") + 1 :])
+            self._index = _open_private(index)
+        except (OSError, ValueError):
             self._fail()
 
     def append(self, line: bytes) -> None:

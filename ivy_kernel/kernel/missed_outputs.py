@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
     from ivy_kernel.routes.files import FileEntry
     from ivy_kernel.session.files import SandboxFiles
     from ivy_kernel.session.output_limit import OutputLimit
+
+
+_log = logging.getLogger(__name__)
 
 
 # One cell on its way into the journal -------------------------------------------------------------
@@ -127,8 +131,10 @@ ReadLog = Callable[[int, int], Awaitable[tuple[int, bytes]]]
 """Reads at most so many bytes of a log from an offset; says where what it returns begins."""
 
 
-async def read_cells(cells: Sequence[MissedCell], end: int, read: ReadLog) -> set[str]:
-    """Bring what a log holds of some cells into the journal; return the ids of what was read.
+async def read_cells(
+    cells: Sequence[MissedCell], end: int, read: ReadLog, seen: set[str] | None = None
+) -> None:
+    """Bring what a log holds of some cells into the journal.
 
     Parameters
     ----------
@@ -138,9 +144,10 @@ async def read_cells(cells: Sequence[MissedCell], end: int, read: ReadLog) -> se
         Where the log ends: cells that run are read so far.
     read
         Reads the log.
+    seen
+        Gets the ids of the messages that were read.
     """
     by_run = {each.cell.run: each for each in cells}
-    seen: set[str] = set()
     for start, stop, members in _spans(cells, end):
         inbox, position, missing = Inbox(start), start, 0
         while position < stop:
@@ -156,7 +163,8 @@ async def read_cells(cells: Sequence[MissedCell], end: int, read: ReadLog) -> se
                 message = to_message(record)
                 if message is not None and message.parent_id in by_run:
                     by_run[message.parent_id].take(message)
-                    seen.add(str((message.header or {}).get("msg_id")))
+                    if seen is not None:
+                        seen.add(str((message.header or {}).get("msg_id")))
             for each in members:
                 each.position = inbox.read_offset
         missing = missing or stop - position
@@ -168,7 +176,6 @@ async def read_cells(cells: Sequence[MissedCell], end: int, read: ReadLog) -> se
                 )
             if each.cell.end is not None:  # without a reply, if it was lost
                 each.end(FATES.get(each.cell.fate, "unknown"))
-    return seen
 
 
 def _spans(cells: Sequence[MissedCell], end: int) -> list[tuple[int, int, list[MissedCell]]]:
@@ -234,6 +241,10 @@ class DiskOutputs:
         known = [cell for cell in to_kept_cells(rows) if cell.log in self._segments]
         self.cells = sorted(known, key=lambda cell: cell.at)
 
+    def has(self, log: str) -> bool:
+        """Whether anything of a log is there."""
+        return log in self._segments
+
     def end_of(self, log: str) -> int:
         """Return where a log ends, as far as it is on the disk."""
         start, entry = max(self._segments[log].items())
@@ -290,22 +301,43 @@ class MissedOutputs:
         self._limit = limit
         self._cells: dict[str, MissedCell] = {}
         self._expected: dict[str, KeptCell] = {}
-        self._held: list[Message] | None = None
+        self._kept: KeptOutputs | None = None
+        self._held: list[Message] = []
+        self._catching_up = 0
         self._has_looked = False
         self._tasks: set[asyncio.Task[None]] = set()
 
     def on_event(self, event: Event, open_files: Callable[[], SandboxFiles]) -> None:
         """Called with each event of the session's routes; its files are for reading beside them."""
         if isinstance(event, AgentOpened) and event.kept is not None:
+            self._kept = event.kept
             if event.is_found:
-                self._held = []
+                self._catching_up += 1
                 self._start(self._catch_up(event.kept))
             if not self._has_looked:
                 self._has_looked = True
                 self._start(self._follow_disk(open_files(), event.kept.log))
-        elif isinstance(event, AgentLost | KernelDied):
-            for cell in self._cells.values():
+        elif isinstance(event, AgentLost):
+            for cell in self._live:
                 cell.end("lost")
+        elif isinstance(event, KernelDied) and self._live and self._kept is not None:
+            self._start(self._end_lost(self._kept))
+
+    @property
+    def _live(self) -> list[MissedCell]:
+        """The cells that run in the session's own agent."""
+        logs = ("", self._kept.log if self._kept is not None else "")
+        cells = self._cells.values()
+        return [each for each in cells if each.cell.log in logs and not each.is_over]
+
+    async def _end_lost(self, kept: KeptOutputs) -> None:
+        """End those cells that a Python has taken with it."""
+        with suppress(IvyError):  # its cells are called running then
+            cells, _ = await kept.kept_cells()
+            ended = {cell.run: cell.fate for cell in cells if cell.end is not None}
+            for each in self._live:
+                if each.cell.run in ended:
+                    each.end(FATES.get(ended[each.cell.run], "unknown"))
 
     async def _follow_disk(self, files: SandboxFiles, own_log: str) -> None:
         """Bring in what other agents have left on the disk: earlier ones, or another machine's.
@@ -334,6 +366,10 @@ class MissedOutputs:
                 for run, missed in list(followed.items()):
                     missed.cell = cells.get(run, missed.cell)
                     log, before = missed.cell.log, missed.position
+                    if not disk.has(log):
+                        missed.end("lost")
+                        del followed[run]
+                        continue
                     await read_cells([missed], disk.end_of(log), disk.reader(log))
                     if missed.position > before:
                         pause = LOOK_SECONDS
@@ -348,10 +384,16 @@ class MissedOutputs:
                     return
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something beside cells."""
+        """Run something beside cells, which never hear of a fault in it."""
+
+        def end(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            if not task.cancelled() and task.exception() is not None:
+                _log.error("Missed outputs could not be read.", exc_info=task.exception())
+
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(end)
 
     def expect(self, cells: Sequence[KeptCell]) -> None:
         """Take what these cells will say, which the agent runs by itself; each begins then."""
@@ -363,7 +405,7 @@ class MissedOutputs:
         if expected is not None:
             missed = MissedCell(expected, self._shown, self._limit())
             self._cells.setdefault(expected.run, missed)
-        if self._held is not None:
+        if self._catching_up:
             self._held.append(message)
         elif message.parent_id in self._cells:
             self._cells[message.parent_id].take(message)
@@ -371,19 +413,24 @@ class MissedOutputs:
     async def _catch_up(self, kept: KeptOutputs) -> None:
         """Read what an agent that was found has said of cells that the journals do not have."""
         seen: set[str] = set()
+        missed: list[MissedCell] = []
         try:
             cells, end = await kept.kept_cells()
             known = await asyncio.to_thread(known_cells, self._shown.path)
             missed = self._begin(newest_unknown(cells, known))
-            seen = await read_cells(missed, end, lambda offset, _: kept.read_kept(offset))
+            await read_cells(missed, end, lambda offset, _: kept.read_kept(offset), seen)
         except IvyError:
-            for cell in self._cells.values():
-                cell.note("The sandbox did not answer, so outputs may be missing here.")
+            for each in missed:
+                if not each.is_over:
+                    each.note("The sandbox did not answer, so outputs may be missing here.")
+                if each.cell.end is not None:
+                    each.end(FATES.get(each.cell.fate, "unknown"))
         finally:
-            held, self._held = self._held or [], None
+            self._catching_up -= 1
+            held = [m for m in self._held if str((m.header or {}).get("msg_id")) not in seen]
+            self._held = []
             for message in held:
-                if str((message.header or {}).get("msg_id")) not in seen:
-                    self.heard(message)
+                self.heard(message)
 
     def _begin(self, cells: Sequence[KeptCell]) -> list[MissedCell]:
         """Begin cells in the journal, in their order."""

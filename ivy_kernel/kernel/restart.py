@@ -103,6 +103,10 @@ def keep_for_next_server(kernel_ids: Iterable[str]) -> None:
     kernel_ids
         The kernels, as their Jupyter server calls them.
     """
+    for path in Path(jupyter_runtime_dir()).glob("ivy-keep-*"):
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime > KEPT_SECONDS:
+                path.unlink()
     for kernel_id in kernel_ids:
         with suppress(OSError):
             private_file.write_json(_keep_path(kernel_id), {"at": time.time()})

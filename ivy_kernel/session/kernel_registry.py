@@ -443,7 +443,7 @@ class NotebookClaim:
         The claim has been taken over then.
         """
         for path in self._directory.glob("*.json"):
-            with suppress(OSError, ValueError, KeyError, TypeError):
+            with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
                 notebook = str(private_file.read_json(path)["path"])
                 if path == own or Path(notebook).exists() or not self._key_in(path):
                     continue
@@ -458,7 +458,7 @@ class NotebookClaim:
         try:
             before = private_file.read_json(path)
             key, kernel_id = str(before["session_key"]), str(before["kernel_id"])
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return ""
         if not re.fullmatch(r"[0-9a-f]{20}", key) or not self._has_agents(key):
             return ""

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import websocket
 from home import Home
+from jupyter_server_driver import TOKEN, RunningJupyter, ServerHome, running_jupyter
 from kernel_driver import CellRun, KernelDriver, agent_variables, running_kernel
 from sandbox_server import RunningSandbox, until
 
@@ -199,6 +201,20 @@ def test_a_cell_that_runs_when_its_kernel_crashes_goes_on_live(
         assert second.run("c").text() == "42\n"
 
 
+def test_a_cell_whose_python_dies_meanwhile_is_lost(notebook: Notebook, tmp_path: Path) -> None:
+    """While it is followed live: it ends with what it had said."""
+    notebook.cells["b"] += "\nos.kill(os.getpid(), 9)"
+    with notebook.kernel() as first:
+        first.begin("b")
+        first.crash()
+    with notebook.kernel() as second:
+        until(lambda: second.text("b") == "begun\n", "the journal has its beginning", 30)
+        (tmp_path / "go").touch()
+        until(lambda: second.is_over("b"), "the journal has its end", 30)
+        assert second.cells["b"]["fate"] == "lost"
+        assert second.text("b").startswith("begun\n")
+
+
 def test_shut_down_by_the_user_ends_it_all(notebook: Notebook) -> None:
     """As ever: the next kernel of the notebook finds neither agent nor variables."""
     with notebook.kernel() as first:
@@ -293,3 +309,86 @@ def test_a_cell_that_was_cut_off_by_its_sandbox_is_lost(
         until(lambda: second.text("b") == "begun\n", "the journal has its beginning", 30)
         until(lambda: second.is_over("b"), "its loss is there", 60)
         assert second.cells["b"]["fate"] == "lost"
+
+
+# With real Jupyter servers ------------------------------------------------------------------------
+class Page:
+    """A notebook that is open in a Jupyter server, as far as its cells need a page.
+
+    Parameters
+    ----------
+    jupyter
+        The server.
+    notebook
+        The notebook.
+    """
+
+    def __init__(self, jupyter: RunningJupyter, notebook: Notebook) -> None:
+        self._jupyter = jupyter
+        self._notebook = notebook
+        name = notebook.path.name
+        body = {"path": name, "type": "notebook", "kernel": {"name": "ivy-sandbox"}, "name": name}
+        status, _, session = jupyter.call("POST", "api/sessions", body)
+        assert status == 201, session
+        self._kernel_id = session["kernel"]["id"]
+        self.socket = websocket.create_connection(
+            f"{jupyter.url.replace('http', 'ws', 1)}api/kernels/{self._kernel_id}/channels",
+            header=[f"Authorization: token {TOKEN}"],
+            timeout=40,
+        )
+
+    def submit(self, cell_id: str) -> str:
+        """Run a cell."""
+        run = f"run-of-{cell_id}-{os.urandom(4).hex()}"
+        header = {"msg_id": run, "msg_type": "execute_request", "session": "page", "version": "5.3"}
+        content = {"code": self._notebook.cells[cell_id], "silent": False, "store_history": True}
+        message = {"header": {**header, "username": "", "date": "2026-11-30T00:00:00Z"}}
+        message.update(parent_header={}, metadata={"cellId": cell_id}, channel="shell")
+        self.socket.send(json.dumps({**message, "content": {**content, "allow_stdin": False}}))
+        return run
+
+    def until(self, run: str, msg_type: str) -> Json:
+        """Wait for a message of a cell."""
+        while True:
+            message: Json = json.loads(self.socket.recv())
+            if (message["parent_header"].get("msg_id"), message["msg_type"]) == (run, msg_type):
+                return message
+
+    def cells(self) -> dict[str, Json]:
+        """What the page is told of its cells when it is opened."""
+        query = f"kernel_id={self._kernel_id}&path={self._notebook.path.name}&since=0"
+        status, _, body = self._jupyter.call("GET", f"ivy/outputs?{query}")
+        assert status == 200, body
+        found: dict[str, Json] = body["cells"]
+        return found
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL], ids=["in order", "killed"])
+def test_a_notebook_that_is_opened_in_the_next_server_has_it_all(
+    notebook: Notebook, tmp_path: Path, end: signal.Signals
+) -> None:
+    """Outputs of the cell that ran on, live from then on, and the variables."""
+    home = ServerHome(tmp_path / "jupyter")
+    notebook.path = home.work / "notebook.ipynb"
+    notebook.write()
+    variables = agent_variables(notebook.server, notebook.chat)
+    with running_jupyter(home, variables) as jupyter:
+        page = Page(jupyter, notebook)
+        page.until(page.submit("a"), "execute_reply")
+        run = page.submit("b")
+        page.until(run, "stream")
+        jupyter.process.send_signal(end)
+        jupyter.process.wait(30)
+        page.socket.close()
+    with running_jupyter(home, variables) as jupyter:
+        page = Page(jupyter, notebook)
+        until(lambda: page.cells().get("b", {}).get("is_running"), "the cell is followed", 40)
+        (tmp_path / "go").touch()
+        until(lambda: page.cells()["b"]["fate"] == "succeeded", "the cell has ended", 30)
+        cell = page.cells()["b"]
+        assert cell["run"] == run
+        assert cell["outputs"][0]["text"] == SAID
+        assert cell["outputs"][1]["data"]["text/plain"] == "'the result'"
+        assert len(cell["outputs"]) == 2
+        assert page.until(page.submit("c"), "stream")["content"]["text"] == "42\n"
+        page.socket.close()
