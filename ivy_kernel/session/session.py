@@ -220,8 +220,7 @@ class Session:
         loss = recovery.loss_before(cell)
         if loss is None:
             try:
-                outcome = await self._send(run, cell, sink, on_ready)
-                return recovery.ended(cell, outcome) if run.was_sent else outcome
+                return await self._send_kept(recovery, run, cell, sink, on_ready)
             except SandboxLostError as error:  # nothing of it was run
                 if not await recovery.is_for(cell, error):
                     raise
@@ -230,8 +229,22 @@ class Session:
         refused = await recovery.resume(run, cell, sink, loss)
         if refused is not None:
             return refused
+        return await self._send_kept(recovery, run, cell, sink, on_ready)
+
+    async def _send_kept(
+        self,
+        recovery: Recovery,
+        run: CellRun,
+        cell: Cell,
+        sink: Sink,
+        on_ready: Callable[[], None] | None,
+    ) -> Outcome:
+        """Send a cell, and have its recovery note how it ended."""
         outcome = await self._send(run, cell, sink, on_ready)
-        return recovery.ended(cell, outcome) if run.was_sent else outcome
+        if not run.was_sent:
+            return outcome
+        recovery.hint(outcome, sink)
+        return recovery.ended(cell, outcome)
 
     async def _send(
         self, run: CellRun, cell: Cell, sink: Sink, on_ready: Callable[[], None] | None

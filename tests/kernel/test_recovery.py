@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kernel_driver import CellRun, KernelDriver, StartKernel, agent_variables
 from sandbox_server import RunningSandbox, until
+from thoroughness import further
 
 RESTORE_TYPE = "application/vnd.ivy.restore+json"
 
@@ -131,6 +134,10 @@ def test_a_cell_that_needs_what_is_missing_is_not_run(
     facts = facts_of(cell)
     assert facts["missing"]["f"]["cell"] == 2
     assert facts["actions"] == ["rerun"]
+    named = kernel.run("eval('f')")  # found by no look at the code
+    assert named.reply["ename"] == "NameError"
+    assert "f (" in named.text("stderr")
+    assert "was not restored" in named.text("stderr")
     rerun = kernel.run("%ivy restore --rerun")
     assert rerun.reply["status"] == "ok"
     assert "Cell 2 runs again" in rerun.text("stderr")
@@ -263,17 +270,19 @@ def test_setup_cells_run_first(
 def test_the_number_of_calls_does_not_grow(
     start_kernel: StartKernel, server: RunningSandbox, new_chat: Callable[[], str]
 ) -> None:
-    """What the kernel is told beside cells travels in the call of the first cell."""
-    counts = []
+    """A warm cell is one call, as without; the first one's call, being long, goes in fragments."""
+    first, warm = {}, {}
     for setting in ("true", "false"):
         more = {"IVY_CHECKPOINTS": setting, "IVY_CHECKPOINT_COPY_BYTES": "0"}
         kernel = start_kernel(variables=agent_variables(server, new_chat(), **more))
-        before = sum(server.counters()["calls"].values())
-        kernel.run("x = 1")
-        first = sum(server.counters()["calls"].values()) - before
-        kernel.run("x")
-        counts.append((first, kernel))
-    assert counts[0][0] - counts[1][0] <= 1  # one more where the first cell's call is too long
+        counts = []
+        for code in ("x = [1]", *["x.append(2)"] * 6):
+            before = sum(server.counters()["calls"].values())
+            kernel.run(code)
+            counts.append(sum(server.counters()["calls"].values()) - before)
+        first[setting], warm[setting] = counts[0], min(counts[1:])
+    assert warm == {"true": 1, "false": 1}
+    assert first["true"] - first["false"] <= 3, first
 
 
 def test_opening_a_notebook_starts_nothing(
@@ -296,3 +305,67 @@ def test_no_key_is_shown_or_logged(kernel: KernelDriver) -> None:
     key = record_of(kernel)["key"]
     assert len(key) == 64
     assert key not in "".join(texts) + kernel.log.read_text()
+
+
+# Whole notebooks ----------------------------------------------------------------------------------
+def notebook_cells(count: int) -> list[str]:
+    """Cells that build on each other: shared objects, functions, classes, random numbers."""
+    first = [
+        "import random; random.seed(7)\nrows = []; seen = {'rows': rows}",
+        "class Row:\n    def __init__(self, n):\n        self.n = n\n    def twice(self):\n"
+        "        return 2 * self.n",
+        "def add(n):\n    rows.append(Row(n))\n    return len(rows)",
+        "total = 0",
+    ]
+    cycle = [
+        "add(random.randrange(100))",
+        "total += rows[-1].twice(); total",
+        "print(seen['rows'] is rows, len(rows), [row.n for row in rows])",
+        "table = {row.n: row for row in rows}; last = table[rows[-1].n]; last is rows[-1]",
+        "1 / 0 if len(rows) % 3 == 2 else random.random()",
+        "import math; root = math.sqrt(total); round(root, 6)",
+    ]
+    return (first + cycle * count)[:count]
+
+
+def without_notes(cell: CellRun) -> dict[str, Any]:
+    """What a cell has shown, without the line about a recovery."""
+    shown = {**cell.shown(), "count": cell.reply["execution_count"]}
+    shown["stderr"] = re.sub(r"\[The sandbox.* had ended; restored .*\]\n", "", shown["stderr"])
+    return shown
+
+
+@pytest.mark.parametrize(
+    ("count", "losses"),
+    [(12, {7: "expire"}), further(40, {9: "hibernate", 20: "expire", 31: "hibernate"})],
+)
+def test_a_notebook_over_several_sandboxes_ends_as_an_undisturbed_one(
+    start_kernel: StartKernel,
+    server: RunningSandbox,
+    chat_id: str,
+    new_chat: Callable[[], str],
+    changed: Callable[..., None],
+    hibernate: Callable[[], None],
+    expire: Callable[[], None],
+    count: int,
+    losses: dict[int, str],
+) -> None:
+    """Every cell shows the same and has the same number; with an end near each one is kept."""
+    cells = notebook_cells(count)
+    undisturbed = start_kernel(variables=agent_variables(server, new_chat()))
+    expected = [without_notes(undisturbed.run(code)) for code in cells]
+    recoup = {
+        "RECOUP_API_KEY": server.token,
+        "RECOUP_API_URL": server.url.removesuffix("/api"),
+        "RECOUP_SESSION_ID": f"session-of-{chat_id}",
+    }
+    kernel = start_kernel(variables=agent_variables(server, chat_id, **recoup))
+    changed(hibernate_seconds=100.0)  # near, so that each cell's checkpoint is brought at once
+    found = []
+    for number, code in enumerate(cells, 1):
+        found.append(without_notes(kernel.run(code)))
+        if number in losses:
+            until(partial(copied, kernel, number), f"the state after cell {number} is here")
+            {"hibernate": hibernate, "expire": expire}[losses[number]]()
+            changed(hibernate_seconds=100.0)
+    assert found == expected
