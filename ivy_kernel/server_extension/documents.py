@@ -227,8 +227,9 @@ class DocumentWriter:
             elif due:
                 return False
             document.fault, document.pause_seconds = "", LOOK_SECONDS
-        except web.HTTPError as exc:
-            # Not there (deleted, or on another drive), not readable, or not writable.
+        except Exception as exc:
+            # Not there (deleted, or on another drive), not writable, or what else a manager of
+            # contents may raise: it must not keep the other documents waiting.
             document.pause_seconds = min(2 * document.pause_seconds, LONGEST_PAUSE_SECONDS)
             document.retry_seconds = now + document.pause_seconds
             if str(exc) != document.fault:
