@@ -15,6 +15,7 @@ each other is in ``docs/agent-protocol.md``.
     inflight.py       submissions by sequence number; requests in flight, and their interrupts
     queue.py          runs a notebook's cells one after the other, without any client
     message_log.py    the kernel's messages by offset, and the polls that wait for them
+    retained_log.py   the same on the sandbox's disk, where it outlives the agent
     wire.py           the framing of requests and answers
     supervisor.py     starts, restarts and replaces the kernel process
     kernel_process.py the interface of a kernel process; the built-in shell's one

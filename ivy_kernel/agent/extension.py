@@ -187,7 +187,7 @@ def attach(kernel: Any) -> None:
     def idle() -> None:
         while timers:
             timers.pop().cancel()
-        if not is_main() or kernel.ivy_runs:
+        if not is_main() or getattr(kernel, "ivy_runs", False):
             return
         wait = extension.on_idle()
         if wait is not None:

@@ -43,6 +43,34 @@ def _is_silent(pid: int) -> bool:
     return any(name in command for name in SILENT_PROGRAMS)
 
 
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def adopt_orphans() -> None:
+    """Become the parent of processes whose own has ended, as checkpoints of a kernel are.
+
+    The first process of many sandboxes leaves them as zombies, one for each checkpoint.
+    """
+    try:
+        import ctypes  # takes long
+
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+    except Exception:  # no Linux, or no ctypes: they stay what they were
+        return
+
+
+def reap_orphans(own: int) -> None:
+    """Let go of adopted processes that have ended; not of the one of this id."""
+    options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    try:
+        found = os.waitid(os.P_ALL, 0, options)
+        while found is not None and found.si_pid not in (0, own):
+            os.waitpid(found.si_pid, os.WNOHANG)
+            found = os.waitid(os.P_ALL, 0, options)
+    except OSError:  # there is none
+        return
+
+
 def usable_directory(wanted: Sequence[str]) -> str:
     """Return the first of these directories that can be worked in, or else the root.
 
@@ -137,6 +165,7 @@ class KernelProcess:
         """Start the process in a session of its own, so that a signal reaches its children too."""
         # With this set ipykernel ends itself when its parent, the agent, is gone.
         environment = dict(os.environ, JPY_PARENT_PID=str(os.getpid()))
+        adopt_orphans()
         # Else debugpy writes a warning about Python's frozen modules to stderr.
         environment.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
         with self._log_path.open("wb") as log:
@@ -153,7 +182,10 @@ class KernelProcess:
 
     def exit_code(self) -> int | None:
         """Return the exit code, negative for a signal, or ``None`` while the process lives."""
-        return self.process.poll() if self.process else None
+        if self.process is None:
+            return None
+        reap_orphans(self.process.pid)
+        return self.process.poll()
 
     def signal(self, number: int) -> None:
         """Signal the kernel's process group."""

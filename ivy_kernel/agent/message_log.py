@@ -240,7 +240,7 @@ class CellIndex:
             cell["end"] = self._log.end
             self._grown.add(message_id)
 
-    def flush_due(self, now: float) -> None:
+    def flush_due(self, now: float, *, is_busy: bool = False) -> None:
         """Write what is due. Called with the clock."""
         store = self._log.store
         if store is None:
@@ -249,7 +249,7 @@ class CellIndex:
             grown, self._grown = self._grown, set()
             for message_id in grown.intersection(self._cells):
                 self._write(message_id)
-        store.flush_due(now)
+        store.flush_due(now, is_busy=is_busy)
 
     def _write(self, message_id: str) -> None:
         if self._log.store is not None:

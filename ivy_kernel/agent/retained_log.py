@@ -11,7 +11,10 @@ SEGMENT_BYTES = 16 << 20
 DISK_LIMIT_BYTES = 1 << 30
 """Of all that agents have said for a notebook; the oldest files go first."""
 
+INDEX_LIMIT_BYTES = 4 << 20
 FLUSH_SECONDS = 1.0
+ALIVE_SECONDS = 5.0
+"""While a cell runs, the newest file's time says so often that its agent lives."""
 NOTEBOOK_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -48,12 +51,17 @@ class DiskLog:
         self._index: BinaryIO | None = None
         self._is_unflushed = False
         self._flushed_at = 0.0
+        self._told_alive_at = 0.0
         try:
             # The notebook's own directory is private too; others' permissions are left alone.
             directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             directory.mkdir(mode=0o700, exist_ok=True)
-            self._index = _open_private(directory / "cells.jsonl")
-        except OSError:
+            index = directory / "cells.jsonl"
+            if index.exists() and index.stat().st_size > INDEX_LIMIT_BYTES:
+                rows = index.read_bytes()[-INDEX_LIMIT_BYTES // 2 :]
+                index.write_bytes(rows[rows.index(b"\n") + 1 :])
+            self._index = _open_private(index)
+        except (OSError, ValueError):
             self._fail()
 
     def append(self, line: bytes) -> None:
@@ -85,14 +93,17 @@ class DiskLog:
         """Whether the last second is over."""
         return now - self._flushed_at >= FLUSH_SECONDS
 
-    def flush_due(self, now: float) -> None:
+    def flush_due(self, now: float, *, is_busy: bool) -> None:
         """Hand to the system what was written in the last second. Called with the clock."""
-        if self._is_unflushed and self.is_flush_due(now):
-            self._flushed_at = now
-            try:
+        try:
+            if self._is_unflushed and self.is_flush_due(now):
+                self._flushed_at = now
                 self._flush()
-            except OSError:
-                self._fail()
+            if is_busy and self._segment is not None and now - self._told_alive_at > ALIVE_SECONDS:
+                self._told_alive_at = now
+                os.utime(self._segment.fileno())
+        except OSError:
+            self._fail()
 
     def read(self, offset: int, limit_bytes: int) -> tuple[int, bytes]:
         """Return at most ``limit_bytes`` of one file, and the offset where they begin."""

@@ -394,7 +394,7 @@ class Service:
         if self._meters.look(now, self.supervisor.kernel_pid) and self.is_busy:
             self._record_event("memory")  # whose answer tells how full it is
         self._polls.run(now, running=self.is_busy)
-        self._cells.flush_due(now)
+        self._cells.flush_due(now, is_busy=self.is_busy)
 
     def stop(self, wait: Callable[[float], None]) -> None:
         """Answer every parked poll and end the kernel. Called by the daemon at its end."""

@@ -38,6 +38,7 @@ from ivy_kernel.session.describe import (
     warnings,
 )
 from ivy_kernel.session.lifecycle import PATIENT_DEADLINES_SECONDS, Lifecycle
+from ivy_kernel.session.notebook_record import checkpoint_line
 from ivy_kernel.session.open import open_lifecycle, open_session
 from ivy_kernel.session.session import Session
 from ivy_kernel.status.clock import monotonic_seconds
@@ -65,7 +66,8 @@ class _LifecycleApp(IvyCommandApp):
         if self.as_json:
             self.print_json(status_facts(lifecycle, status.to_json(now)))
         else:
-            for line in status_lines(lifecycle, status, now):
+            newest = checkpoint_line(lifecycle.key[:2])
+            for line in [*status_lines(lifecycle, status, now), *newest]:
                 print_line(line)
 
 

@@ -11,5 +11,6 @@
     local.py            which parts run here; the Python of this process, for %%local
     comms.py            comms of this process and of the sandbox, and the way to both
     current_session.py  the session that the settings mean at the moment
-    restart.py          marks of the chats that need an empty namespace after a restart
+    missed_outputs.py   outputs that no kernel has taken, on their way into the journal
+    restart.py          what a kernel that ends sees to, and what it leaves to the next one
 """

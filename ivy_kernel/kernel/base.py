@@ -180,6 +180,7 @@ class ShownCells:
         self.path = os.environ.get("JPY_SESSION_NAME", "")
         self.newest: dict[str, str] = {}  # the newest run of each cell, of this process
         self._connection_file = connection_file
+        self._runs: set[str] = set()
         self._journal: OutputJournal | None = None
 
     @property
@@ -198,18 +199,19 @@ class ShownCells:
         if self.path and cell_id and code.split(maxsplit=1)[:1] != ["%%local"]:
             run = self.newest[cell_id] = str(parent["header"].get("msg_id"))
             sha256 = hashlib.sha256(code.encode("utf-8", "surrogatepass")).hexdigest()
+            self._runs.add(run)
             self.journal.begin(run, cell_id, sha256, number)
 
     def show(self, message: Message, parent: Json | None) -> None:
-        """Keep a message that is shown."""
-        if self._journal is not None and parent is not None:
-            run = str(parent["header"].get("msg_id"))
+        """Keep a message that is shown; those of an earlier process's cells come another way."""
+        run = str(parent["header"].get("msg_id")) if parent is not None else ""
+        if self._journal is not None and run in self._runs:
             self._journal.message(run, message.msg_type, message.content, message.metadata)
 
     def end(self, parent: Json, outcome: Outcome, number: int) -> None:
         """Note that a cell has ended."""
-        if self._journal is not None:
-            run = str(parent["header"].get("msg_id"))
+        run = str(parent["header"].get("msg_id"))
+        if self._journal is not None and run in self._runs:
             self._journal.end(run, outcome.fate, number, outcome.metadata)
 
 

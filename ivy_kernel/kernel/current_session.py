@@ -33,6 +33,7 @@ from ivy_kernel.settings.live import LiveSettings
 
 if TYPE_CHECKING:
     from ivy_kernel.kernel.missed_outputs import MissedOutputs
+    from ivy_kernel.session.files import SandboxFiles
 
 INTERRUPT_SECONDS = 0.5
 """Of the time for a shutdown: for the running cell to hear of it."""
@@ -173,12 +174,12 @@ class CurrentSession:
             self._missed.heard(message)
         self._on_background(message)
 
-    def _tell_missed(self, event: Event) -> None:
+    def _tell_missed(self, event: Event, open_files: Callable[[], SandboxFiles]) -> None:
         """Have what was missed brought into the journal, when an agent is found again."""
         if isinstance(event, AgentOpened):
             self._listen_for_missed()
         if self._missed is not None:
-            self._missed.on_event(event)
+            self._missed.on_event(event, open_files)
 
     def _listen_for_missed(self) -> MissedOutputs | None:
         if self._missed is None and self._shown.path:
@@ -250,7 +251,7 @@ class CurrentSession:
                 self._agents.add(chat, campaign_id, event.ending)
             comms.on_event(event)
             self._on_event(event)
-            self._tell_missed(event)
+            self._tell_missed(event, session.files)
 
         session = open_session(
             self.live,

@@ -376,7 +376,9 @@ class IvyKernel(BaseKernel):
     async def interrupt_request(self, stream: Any, ident: Any, parent: Json) -> None:
         """Stop the running cell, and answer when that is under way (message spec, "Interrupt")."""
         content: Json = {"status": "ok"}
-        if self._local_running:  # it blocks the main loop, where only a signal reaches it
+        if is_kept_for_next_server(getattr(self.parent, "connection_file", "")):
+            pass  # jupyter_client interrupts whatever it shuts down
+        elif self._local_running:  # it blocks the main loop, where only a signal reaches it
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         elif self.main_loop is not None:
             interrupt = ReceivedInterrupt(parent["header"], self.received, self.cell_parent)

@@ -1,30 +1,26 @@
-"""What the earlier kernels of a notebook have left: their agent, and outputs that nobody has taken.
+"""The outputs of a notebook that no kernel has taken, on their way into this kernel's journal.
 
 A Jupyter server that ends, a machine that crashes or a second machine leave cells running in the
-sandbox. What they have said since is kept there, by the agent and on the disk; it is brought into
-the journal of this kernel, cell by cell, from which a page or the server puts it into the notebook.
+sandbox. What they have said since is kept there, by the agent and on the disk; a page or the server
+puts it into the notebook from the journal.
 """
 
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import hashlib
 import json
-import os
-import platform
+import logging
 import re
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
-
-from jupyter_core.paths import jupyter_data_dir
+from typing import TYPE_CHECKING, Any
 
 from ivy_kernel.errors import IvyError
 from ivy_kernel.models import Fate, Json, Message
-from ivy_kernel.routes.agent.frames import Inbox, to_message
+from ivy_kernel.routes.agent.frames import Inbox, to_kept_cells, to_message
 from ivy_kernel.routes.events import (
     AgentLost,
     AgentOpened,
@@ -33,124 +29,17 @@ from ivy_kernel.routes.events import (
     KeptOutputs,
     KernelDied,
 )
-from ivy_kernel.session import private_file
-from ivy_kernel.session.journal_reader import (
-    JournalReader,
-    journal_directory,
-    journal_file,
-    notebook_of,
-)
-from ivy_kernel.session.kernel_registry import kernel_id_of
+from ivy_kernel.session.journal_reader import JournalReader, journal_directory, notebook_of
+from ivy_kernel.session.kernel_registry import cells_in
 
 if TYPE_CHECKING:
     from ivy_kernel.kernel.base import ShownCells
+    from ivy_kernel.routes.files import FileEntry
+    from ivy_kernel.session.files import SandboxFiles
     from ivy_kernel.session.output_limit import OutputLimit
 
 
-# The agent of the kernel before -------------------------------------------------------------------
-class NotebookClaim:
-    """One kernel's claim on what an earlier kernel of its notebook has left in sandboxes.
-
-    A kernel of a Jupyter server holds the lock of its notebook's path for as long as its process
-    lives. The file beside the lock names the kernel before, whose agent is claimed only if the
-    notebook is the same: a new one may have the old one's name, and a renamed one another. It is
-    the same if its file has a cell that ran in that kernel.
-
-    Parameters
-    ----------
-    connection_file
-        This kernel's connection file.
-    own_key
-        Its own name in sandboxes.
-    has_agents
-        Whether the kernel of a name has left agents.
-    """
-
-    held: ClassVar[dict[Path, int]] = {}  # descriptors, until this process ends
-
-    def __init__(
-        self, connection_file: str, own_key: str, has_agents: Callable[[str], bool]
-    ) -> None:
-        self._has_agents = has_agents
-        self._kernel = {"kernel_id": kernel_id_of(connection_file), "session_key": own_key}
-        self._notebook = os.environ.get("JPY_SESSION_NAME", "")
-        self._directory = Path(jupyter_data_dir()) / "ivy" / "claims"
-
-    def take(self) -> str:
-        """Return the name that this kernel has in sandboxes."""
-        own_key = self._kernel["session_key"]
-        own = self._file_of(self._notebook)
-        try:
-            if not self._lock(own):
-                return own_key  # another kernel of that path lives
-            self._kernel["session_key"] = self._key_in(own) or self._key_of_renamed(own) or own_key
-            private_file.write_json(own, {"path": self._notebook, **self._kernel})
-        except OSError:
-            return own_key  # nothing can be kept there
-        return self._kernel["session_key"]
-
-    def _file_of(self, notebook: str) -> Path:
-        which = hashlib.sha256(f"{platform.node()}\n{notebook}".encode()).hexdigest()[:20]
-        return self._directory / f"{which}.json"
-
-    def _lock(self, path: Path) -> bool:
-        if path in self.held:
-            return False
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            # Of this process alone: a `%%local` cell may leave children that outlive it.
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(descriptor)
-            return False
-        self.held[path] = descriptor
-        return True
-
-    def _key_of_renamed(self, own: Path) -> str:
-        """Return the name of the kernel of a notebook whose file is gone, if this is its new one.
-
-        The claim has been taken over then.
-        """
-        for path in self._directory.glob("*.json"):
-            with suppress(OSError, ValueError, KeyError, TypeError):
-                notebook = str(private_file.read_json(path)["path"])
-                if path == own or Path(notebook).exists() or not self._key_in(path):
-                    continue
-                if self._lock(path):
-                    key = self._key_in(path)
-                    path.unlink()
-                    return key
-        return ""
-
-    def _key_in(self, path: Path) -> str:
-        """Return the name of the kernel before; empty if there is nothing of it to be claimed."""
-        try:
-            before = private_file.read_json(path)
-            key, kernel_id = str(before["session_key"]), str(before["kernel_id"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return ""
-        if not re.fullmatch(r"[0-9a-f]{20}", key) or not self._has_agents(key):
-            return ""
-        if kernel_id == self._kernel["kernel_id"]:
-            return key  # this kernel, restarted
-        return key if self._has_cell_of(kernel_id) else ""
-
-    def _has_cell_of(self, kernel_id: str) -> bool:
-        ran, _ = JournalReader(journal_file(kernel_id)).cells()
-        known = {*ran, *(str(cell["code"]) for cell in ran.values())}
-        return not known.isdisjoint(_cells_in(Path(self._notebook)))
-
-
-def _cells_in(notebook: Path) -> Iterator[str]:
-    """Yield what tells a notebook's cells from others': their ids, and the hashes of their code."""
-    with suppress(OSError, ValueError, AttributeError, TypeError, RecursionError):
-        for cell in json.loads(notebook.read_text("utf-8")).get("cells", ()):
-            source = cell.get("source", "")
-            code = source if isinstance(source, str) else "".join(source)
-            yield str(cell.get("id", ""))
-            if code.strip():
-                yield hashlib.sha256(code.encode("utf-8", "surrogatepass")).hexdigest()
+_log = logging.getLogger(__name__)
 
 
 # One cell on its way into the journal -------------------------------------------------------------
@@ -180,6 +69,7 @@ class MissedCell:
 
     def __init__(self, cell: KeptCell, shown: ShownCells, limit: OutputLimit) -> None:
         self.cell = cell
+        self.position = cell.start
         self.is_over = False
         self._journal = shown.journal
         self._limit = limit
@@ -241,8 +131,10 @@ ReadLog = Callable[[int, int], Awaitable[tuple[int, bytes]]]
 """Reads at most so many bytes of a log from an offset; says where what it returns begins."""
 
 
-async def read_cells(cells: Sequence[MissedCell], end: int, read: ReadLog) -> set[str]:
-    """Bring what a log holds of some cells into the journal; return the ids of what was read.
+async def read_cells(
+    cells: Sequence[MissedCell], end: int, read: ReadLog, seen: set[str] | None = None
+) -> None:
+    """Bring what a log holds of some cells into the journal.
 
     Parameters
     ----------
@@ -252,17 +144,18 @@ async def read_cells(cells: Sequence[MissedCell], end: int, read: ReadLog) -> se
         Where the log ends: cells that run are read so far.
     read
         Reads the log.
+    seen
+        Gets the ids of the messages that were read.
     """
     by_run = {each.cell.run: each for each in cells}
-    seen: set[str] = set()
-    for start, stop in _spans(cells, end):
+    for start, stop, members in _spans(cells, end):
         inbox, position, missing = Inbox(start), start, 0
         while position < stop:
             began, data = await read(position, stop - position)
-            if began > position or not data:
-                missing += max(0, began - position)
-                if not data or began >= stop:
-                    break
+            missing += max(0, began - position)
+            if not data or not position <= began < stop:
+                break
+            if began > position:
                 inbox = Inbox(began)
             data = data[: stop - began]
             position = began + len(data)
@@ -270,31 +163,126 @@ async def read_cells(cells: Sequence[MissedCell], end: int, read: ReadLog) -> se
                 message = to_message(record)
                 if message is not None and message.parent_id in by_run:
                     by_run[message.parent_id].take(message)
-                    seen.add(str((message.header or {}).get("msg_id")))
-        if missing or position < stop:
-            for each in cells:
-                if start <= each.cell.start < stop:
-                    each.note(
-                        f"{missing or stop - position:,} bytes of what cells said at that time are "
-                        f"not kept any more in the sandbox, so outputs may be missing here."
-                    )
-    return seen
+                    if seen is not None:
+                        seen.add(str((message.header or {}).get("msg_id")))
+            for each in members:
+                each.position = inbox.read_offset
+        missing = missing or stop - position
+        for each in members:
+            if missing:
+                each.note(
+                    f"{missing:,} bytes of what cells said at that time are not kept any more in "
+                    f"the sandbox, so outputs may be missing here."
+                )
+            if each.cell.end is not None:  # without a reply, if it was lost
+                each.end(FATES.get(each.cell.fate, "unknown"))
 
 
-def _spans(cells: Sequence[MissedCell], end: int) -> list[tuple[int, int]]:
-    """Return the parts of a log that hold some cells, each part once."""
-    spans: list[tuple[int, int]] = []
-    for start, stop in sorted(
-        (each.cell.start, end if each.cell.end is None else each.cell.end) for each in cells
-    ):
-        if spans and start <= spans[-1][1]:
-            spans[-1] = (spans[-1][0], max(spans[-1][1], stop))
+def _spans(cells: Sequence[MissedCell], end: int) -> list[tuple[int, int, list[MissedCell]]]:
+    """Return the parts of a log that hold some cells, each part once, with its cells."""
+    spans: list[tuple[int, int, list[MissedCell]]] = []
+    for each in sorted(cells, key=lambda each: each.position):
+        stop = end if each.cell.end is None else each.cell.end
+        if spans and each.position <= spans[-1][1]:
+            start, other_stop, members = spans.pop()
+            spans.append((start, max(stop, other_stop), [*members, each]))
         else:
-            spans.append((start, stop))
+            spans.append((each.position, stop, [each]))
     return spans
 
 
+# What is on the sandbox's disk --------------------------------------------------------------------
+MOST_INDEXES = 20
+INDEX_LIMIT_BYTES = 8 << 20
+DISK_LIMIT_BYTES = 64 << 20
+"""The indexes of so many notebooks are read, the newest first, and so much of the logs."""
+
+READ_BYTES = 1 << 20
+LOG_NAME = re.compile(r"log-([0-9a-f]{16})-([0-9]{16})")
+
+
+class DiskOutputs:
+    """What agents have left on a sandbox's disk, at one look.
+
+    Parameters
+    ----------
+    files
+        The sandbox's files.
+    """
+
+    def __init__(self, files: SandboxFiles) -> None:
+        self.cells: list[KeptCell] = []
+        self._files = files
+        self._segments: dict[str, dict[int, FileEntry]] = {}
+
+    async def look(self) -> None:
+        """List the logs, and read which cells are in them.
+
+        Raises
+        ------
+        IvyError
+            When the sandbox cannot be asked.
+        """
+        listing = await self._files.glob(".ivy/*/outputs/*")
+        entries = [entry for entry in listing.entries if entry.kind == "file"]
+        for entry in entries:
+            match = LOG_NAME.fullmatch(entry.name)
+            if match is not None:
+                self._segments.setdefault(match[1], {})[int(match[2])] = entry
+        rows: list[Json] = []
+        indexes = [entry for entry in entries if entry.name == "cells.jsonl"]
+        indexes.sort(key=lambda entry: entry.modified_seconds or 0)
+        for entry in indexes[-MOST_INDEXES:]:
+            first = max(0, entry.size_bytes - INDEX_LIMIT_BYTES)
+            data = await self._files.read(entry.path, offset_bytes=first)
+            for line in data.splitlines():
+                with suppress(ValueError, RecursionError):
+                    rows.append(json.loads(line))
+        known = [cell for cell in to_kept_cells(rows) if cell.log in self._segments]
+        self.cells = sorted(known, key=lambda cell: cell.at)
+
+    def has(self, log: str) -> bool:
+        """Whether anything of a log is there."""
+        return log in self._segments
+
+    def end_of(self, log: str) -> int:
+        """Return where a log ends, as far as it is on the disk."""
+        start, entry = max(self._segments[log].items())
+        return start + entry.size_bytes
+
+    def sign_of_life(self, log: str) -> object:
+        """Return what changes while a log's agent runs a cell."""
+        _, entry = max(self._segments[log].items())
+        return entry.size_bytes, entry.modified_seconds
+
+    def reader(self, log: str) -> ReadLog:
+        """Return what reads a log."""
+        segments = self._segments[log]
+
+        async def read(offset: int, limit_bytes: int) -> tuple[int, bytes]:
+            for start, entry in sorted(segments.items()):
+                if start + entry.size_bytes > offset:
+                    began = max(offset, start)
+                    rest_bytes = start + entry.size_bytes - began
+                    data = await self._files.read(
+                        entry.path,
+                        offset_bytes=began - start,
+                        limit_bytes=min(limit_bytes, READ_BYTES, rest_bytes),
+                    )
+                    return began, data
+            return offset, b""
+
+        return read
+
+
 # All that was missed ------------------------------------------------------------------------------
+FIRST_LOOK_SECONDS = 1.0
+LOOK_SECONDS = 2.0
+LONGEST_LOOK_SECONDS = 10.0
+LIFELESS_SECONDS = 20.0
+"""An agent that runs a cell shows a sign of life on the disk more often than that."""
+
+
 class MissedOutputs:
     """Brings what was said while no kernel of the notebook was there into this kernel's journal.
 
@@ -313,23 +301,99 @@ class MissedOutputs:
         self._limit = limit
         self._cells: dict[str, MissedCell] = {}
         self._expected: dict[str, KeptCell] = {}
-        self._held: list[Message] | None = None
+        self._kept: KeptOutputs | None = None
+        self._held: list[Message] = []
+        self._catching_up = 0
+        self._has_looked = False
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def on_event(self, event: Event) -> None:
-        """Called with each event of the session's routes."""
-        if isinstance(event, AgentOpened) and event.is_found and event.kept is not None:
-            self._held = []
-            self.start(self._catch_up(event.kept))
-        elif isinstance(event, AgentLost | KernelDied):
-            for cell in self._cells.values():
+    def on_event(self, event: Event, open_files: Callable[[], SandboxFiles]) -> None:
+        """Called with each event of the session's routes; its files are for reading beside them."""
+        if isinstance(event, AgentOpened) and event.kept is not None:
+            self._kept = event.kept
+            if event.is_found:
+                self._catching_up += 1
+                self._start(self._catch_up(event.kept))
+            if not self._has_looked:
+                self._has_looked = True
+                self._start(self._follow_disk(open_files(), event.kept.log))
+        elif isinstance(event, AgentLost):
+            for cell in self._live:
                 cell.end("lost")
+        elif isinstance(event, KernelDied) and self._live and self._kept is not None:
+            self._start(self._end_lost(self._kept))
 
-    def start(self, work: Any) -> None:
-        """Run something beside cells."""
+    @property
+    def _live(self) -> list[MissedCell]:
+        """The cells that run in the session's own agent."""
+        logs = ("", self._kept.log if self._kept is not None else "")
+        cells = self._cells.values()
+        return [each for each in cells if each.cell.log in logs and not each.is_over]
+
+    async def _end_lost(self, kept: KeptOutputs) -> None:
+        """End those cells that a Python has taken with it."""
+        with suppress(IvyError):  # its cells are called running then
+            cells, _ = await kept.kept_cells()
+            ended = {cell.run: cell.fate for cell in cells if cell.end is not None}
+            for each in self._live:
+                if each.cell.run in ended:
+                    each.end(FATES.get(ended[each.cell.run], "unknown"))
+
+    async def _follow_disk(self, files: SandboxFiles, own_log: str) -> None:
+        """Bring in what other agents have left on the disk: earlier ones, or another machine's.
+
+        Those that live are not disturbed; while one of them runs a cell of this notebook, the disk
+        is looked at again and again.
+        """
+        with suppress(IvyError):  # it is a help; cells tell what is wrong with the sandbox
+            notebook = await asyncio.to_thread(lambda: set(cells_in(Path(self._shown.path))))
+            known = await asyncio.to_thread(known_cells, self._shown.path)
+            pause, signs = FIRST_LOOK_SECONDS, dict[str, tuple[object, float]]()
+            followed: dict[str, MissedCell] = {}
+            while notebook:
+                await asyncio.sleep(pause)
+                disk = DiskOutputs(files)
+                await disk.look()
+                cells = {cell.run: cell for cell in disk.cells}
+                others = [
+                    cell
+                    for cell in newest_unknown(disk.cells, known)
+                    if cell.log != own_log and not notebook.isdisjoint((cell.cell_id, cell.code))
+                ]
+                for missed in self._begin(_newest_within(others, disk)):
+                    followed[missed.cell.run] = missed
+                pause = min(pause * 1.5, LONGEST_LOOK_SECONDS)
+                for run, missed in list(followed.items()):
+                    missed.cell = cells.get(run, missed.cell)
+                    log, before = missed.cell.log, missed.position
+                    if not disk.has(log):
+                        missed.end("lost")
+                        del followed[run]
+                        continue
+                    await read_cells([missed], disk.end_of(log), disk.reader(log))
+                    if missed.position > before:
+                        pause = LOOK_SECONDS
+                    sign, seen_at = disk.sign_of_life(log), time.monotonic()
+                    if signs.setdefault(log, (sign, seen_at))[0] != sign:
+                        signs[log] = (sign, seen_at)
+                    if seen_at - signs[log][1] > LIFELESS_SECONDS:
+                        missed.end("lost")
+                    if missed.is_over:
+                        del followed[run]
+                if not followed:
+                    return
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something beside cells, which never hear of a fault in it."""
+
+        def end(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            if not task.cancelled() and task.exception() is not None:
+                _log.error("Missed outputs could not be read.", exc_info=task.exception())
+
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(end)
 
     def expect(self, cells: Sequence[KeptCell]) -> None:
         """Take what these cells will say, which the agent runs by itself; each begins then."""
@@ -341,7 +405,7 @@ class MissedOutputs:
         if expected is not None:
             missed = MissedCell(expected, self._shown, self._limit())
             self._cells.setdefault(expected.run, missed)
-        if self._held is not None:
+        if self._catching_up:
             self._held.append(message)
         elif message.parent_id in self._cells:
             self._cells[message.parent_id].take(message)
@@ -349,29 +413,45 @@ class MissedOutputs:
     async def _catch_up(self, kept: KeptOutputs) -> None:
         """Read what an agent that was found has said of cells that the journals do not have."""
         seen: set[str] = set()
+        missed: list[MissedCell] = []
         try:
             cells, end = await kept.kept_cells()
-            missed = await self._begin(cells)
-            seen = await read_cells(missed, end, lambda offset, _: kept.read_kept(offset))
+            known = await asyncio.to_thread(known_cells, self._shown.path)
+            missed = self._begin(newest_unknown(cells, known))
+            await read_cells(missed, end, lambda offset, _: kept.read_kept(offset), seen)
         except IvyError:
-            for cell in self._cells.values():
-                cell.note("The sandbox did not answer, so outputs may be missing here.")
+            for each in missed:
+                if not each.is_over:
+                    each.note("The sandbox did not answer, so outputs may be missing here.")
+                if each.cell.end is not None:
+                    each.end(FATES.get(each.cell.fate, "unknown"))
         finally:
-            held, self._held = self._held or [], None
+            self._catching_up -= 1
+            held = [m for m in self._held if str((m.header or {}).get("msg_id")) not in seen]
+            self._held = []
             for message in held:
-                if str((message.header or {}).get("msg_id")) not in seen:
-                    self.heard(message)
+                self.heard(message)
 
-    async def _begin(self, cells: Sequence[KeptCell]) -> list[MissedCell]:
-        """Begin those cells that are newer than what the journals have, in their order."""
-        known = await asyncio.to_thread(known_cells, self._shown.path)
+    def _begin(self, cells: Sequence[KeptCell]) -> list[MissedCell]:
+        """Begin cells in the journal, in their order."""
         begun = []
-        for cell in newest_unknown(cells, known):
+        for cell in cells:
             if cell.cell_id in self._shown.newest or cell.run in self._cells:
                 continue  # it runs again by now, or is on its way
             missed = self._cells[cell.run] = MissedCell(cell, self._shown, self._limit())
             begun.append(missed)
         return begun
+
+
+def _newest_within(cells: Sequence[KeptCell], disk: DiskOutputs) -> list[KeptCell]:
+    """Return the newest cells that are no longer, together, than what is read at most."""
+    total_bytes, chosen = 0, list[KeptCell]()
+    for cell in reversed(cells):
+        total_bytes += (disk.end_of(cell.log) if cell.end is None else cell.end) - cell.start
+        if total_bytes > DISK_LIMIT_BYTES and chosen:
+            break
+        chosen.append(cell)
+    return chosen[::-1]
 
 
 def known_cells(notebook: str) -> dict[str, Json]:

@@ -17,7 +17,6 @@ name of its connection file, which outlives restarts and crashes:
 from __future__ import annotations
 
 import asyncio
-import functools
 import hashlib
 import json
 import os
@@ -36,7 +35,6 @@ from jupyter_core.paths import jupyter_runtime_dir
 
 from ivy_kernel.errors import IvyError, NotSentError
 from ivy_kernel.session import private_file
-from ivy_kernel.session.kernel_registry import kernel_id_of
 from ivy_kernel.settings.settings import environment_with_keys
 
 if TYPE_CHECKING:  # what takes long to import is imported when a process ends, or goes on after it
@@ -48,7 +46,10 @@ Chat = tuple[str, ...]
 """Identity of a chat: the API's address, and the chat's id."""
 
 
-@functools.cache
+_keys: dict[str, str] = {}
+_keys_lock = threading.Lock()
+
+
 def session_key_of(connection_file: str) -> str:
     """Return the name of this kernel in a sandbox, which is the same after a restart.
 
@@ -56,13 +57,15 @@ def session_key_of(connection_file: str) -> str:
     before, for the one kernel that the notebook has then.
     """
     key = _key_of_file(connection_file)
-    if _records_of(key):
-        return key  # this kernel's own
     if not os.environ.get("JPY_SESSION_NAME"):
         return key
-    from ivy_kernel.kernel.missed_outputs import NotebookClaim  # other kernels claim nothing
+    with _keys_lock:  # claimed once for this process, whichever thread asks first
+        if connection_file not in _keys:
+            from ivy_kernel.session.kernel_registry import NotebookClaim  # not at a kernel's start
 
-    return NotebookClaim(connection_file, key, lambda other: bool(_records_of(other))).take()
+            claim = NotebookClaim(connection_file, key, lambda other: bool(_records_of(other)))
+            _keys[connection_file] = key if _records_of(key) else claim.take()
+        return _keys[connection_file]
 
 
 def _key_of_file(connection_file: str) -> str:
@@ -100,26 +103,28 @@ def keep_for_next_server(kernel_ids: Iterable[str]) -> None:
     kernel_ids
         The kernels, as their Jupyter server calls them.
     """
+    for path in Path(jupyter_runtime_dir()).glob("ivy-keep-*"):
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime > KEPT_SECONDS:
+                path.unlink()
     for kernel_id in kernel_ids:
         with suppress(OSError):
             private_file.write_json(_keep_path(kernel_id), {"at": time.time()})
 
 
 def is_kept_for_next_server(connection_file: str) -> bool:
-    """Whether the shutdown that is asked for is the end of the server; told once."""
-    path = _keep_path(kernel_id_of(connection_file))
+    """Whether a shutdown, or the interrupt before it, that is asked for now is the server's end."""
     try:
-        at = float(private_file.read_json(path)["at"])
+        at = float(private_file.read_json(_keep_path(Path(connection_file).stem))["at"])
     except (OSError, ValueError, KeyError, TypeError):
         return False
-    with suppress(OSError):
-        path.unlink()
     # Only for notebooks: nothing else finds its agent again.
     return abs(time.time() - at) < KEPT_SECONDS and bool(os.environ.get("JPY_SESSION_NAME"))
 
 
 def _keep_path(kernel_id: str) -> Path:
-    which = hashlib.sha256(kernel_id.encode()).hexdigest()[:20]
+    # Jupyter's name of the kernel's connection file has its id.
+    which = hashlib.sha256(kernel_id.removeprefix("kernel-").encode()).hexdigest()[:20]
     return Path(jupyter_runtime_dir()) / f"ivy-keep-{which}"
 
 

@@ -145,7 +145,7 @@ async def _terminate(owner: CommandOwner, options: Options, sink: Sink) -> None:
         return
     await session.terminate()
     kept = session.recovery is not None and bool(session.recovery.chat.copy)
-    more = " %ivy restore brings its variables back there." if kept else ""
+    more = " %ivy restore, before any cell, brings its variables back there." if kept else ""
     _print(sink, f"{name}: the sandbox is terminated. The next cell starts a new one.{more}\n")
     # So that widget and panel, which hear of this look, show at once what it has become.
     with suppress(IvyError):

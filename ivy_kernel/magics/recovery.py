@@ -126,7 +126,7 @@ async def run_packages(owner: RecoveryOwner, options: argparse.Namespace, sink: 
         return
     wanted = {"do": "install", "lock": lock}
     told = await kernel.work(wanted, timeout_seconds=INSTALL_SECONDS)
-    lines = [f"{visible(name)}: {visible(about)}" for name, about in _told(told)]
+    lines = told_packages(told)
     there = await kernel.work({"do": "packages"}, timeout_seconds=PACKAGES_SECONDS)
     lacking = lacking_packages(lock, there)
     if lacking:
@@ -136,15 +136,13 @@ async def run_packages(owner: RecoveryOwner, options: argparse.Namespace, sink: 
     _print(sink, lines)
 
 
-def _told(reply: Json) -> list[tuple[str, object]]:
-    """Return what an installation tells of each package."""
-    for name in ("installed", "packages", "told"):
-        about = reply.get(name)
-        if isinstance(about, dict):
-            return sorted(about.items())
-        if isinstance(about, list):
-            return [(str(one), "") for one in about]
-    return []
+def told_packages(reply: Json) -> list[str]:
+    """Return what an installation says of each package, a line for each."""
+    lines = []
+    for one in reply.get("packages") or ():
+        why = f": {visible(one['why'])}" if one.get("why") else ""
+        lines.append(visible(f"{one.get('name')} {one.get('version')}: {one.get('fate')}") + why)
+    return lines
 
 
 def _package_lines(there: Json, lacking: list[str]) -> list[str]:

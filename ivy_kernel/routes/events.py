@@ -80,7 +80,15 @@ class KeptCell:
 
 
 class KeptOutputs(Protocol):
-    """What an agent has said before, to be read beside what it says now. The poller is one."""
+    """What an agent has said before, to be read beside what it says now. The poller is one.
+
+    Attributes
+    ----------
+    log
+        Names the agent, in `KeptCell`.
+    """
+
+    log: str
 
     async def kept_cells(self) -> tuple[list[KeptCell], int]:
         """Return the newest cells, in the order of their submission, and where the log ends.

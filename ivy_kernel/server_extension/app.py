@@ -27,16 +27,20 @@ from traitlets.config import Config
 from ivy_kernel._version import __version__
 from ivy_kernel.errors import NoSuchFileError, UsageError
 from ivy_kernel.routes.files import FileEntry
-from ivy_kernel.server_extension import chats
+from ivy_kernel.server_extension import chats, outputs
+from ivy_kernel.server_extension.documents import DocumentWriter
 from ivy_kernel.server_extension.files import DriveContents
+from ivy_kernel.server_extension.outputs import JOURNALS, Journals
 from ivy_kernel.server_extension.sandbox import Action
 from ivy_kernel.server_extension.sandboxes import (
     REGISTRY,
+    EventsHandler,
     IvyHandler,
-    Listener,
     SandboxRegistry,
 )
 from ivy_kernel.server_extension.targets import kernel_lookup
+from ivy_kernel.session.journal_reader import journal_file
+from ivy_kernel.session.kernel_registry import RegistryReader
 from ivy_kernel.settings.settings import Ivy
 
 DRIVE = "ivy_sandbox_drive"
@@ -403,50 +407,6 @@ class TransferHandler(IvyHandler):
         self.finish()
 
 
-# Server-sent events -------------------------------------------------------------------------------
-HEARTBEAT_SECONDS = 15.0
-"""Proxies cut connections that are silent for a minute or so."""
-
-
-class EventsHandler(IvyHandler):
-    """``GET /ivy/events``: sends all sandboxes at each change, until one side ends."""
-
-    _listener: Listener | None = None
-
-    @web.authenticated
-    @authorized
-    async def get(self) -> None:
-        """Send the event stream. A slow reader misses events that newer ones have replaced."""
-        self.set_header("Content-Type", "text/event-stream")
-        self.set_header("Cache-Control", "no-cache")
-        self.set_header("X-Accel-Buffering", "no")  # else nginx would collect the events
-        registry = self.registry
-        with registry.listen() as listener, suppress(StreamClosedError):
-            self._listener = listener
-            # At once, so that the client knows the stream works although the platform is slow.
-            await self._send(": connected\n\n")
-            await registry.update()
-            has_news = True
-            while not listener.ended:
-                if has_news:
-                    listener.mark_seen()  # before the JSON is made: a change meanwhile is sent next
-                    await self._send(
-                        f"event: sandboxes\ndata: {json.dumps(registry.to_json())}\n\n"
-                    )
-                else:
-                    await self._send(": alive\n\n")
-                has_news = await listener.wait(HEARTBEAT_SECONDS)
-
-    async def _send(self, text: str) -> None:
-        self.write(text)
-        await self.flush()
-
-    def on_connection_close(self) -> None:
-        """Called by tornado when the client goes away."""
-        if self._listener is not None:
-            self._listener.end()
-
-
 ROUTES = [
     (r"/ivy/sandboxes", SandboxesHandler),
     (r"/ivy/sandboxes/([^/]+)", SandboxHandler),
@@ -461,6 +421,7 @@ ROUTES = [
     (r"/ivy/transfers", TransfersHandler),
     (r"/ivy/transfers/([^/]+)", TransferHandler),
     *chats.ROUTES,
+    *outputs.ROUTES,
     (r"/ivy(?:/.*)?", NothingHandler),  # last: the first pattern that matches counts
 ]
 
@@ -484,6 +445,10 @@ class IvyServerExtension(ExtensionApp):
         # Not yet: the manager's notary opens its data base when it is first asked for.
         local = self.serverapp.contents_manager
         self.settings[DRIVE] = DriveContents(registry, lambda: local.notary)
+        journals = Journals(self.serverapp)
+        self.settings[JOURNALS] = journals
+        self._writer = DocumentWriter(self.serverapp, journals, self.log)
+        self.serverapp.io_loop.add_callback(self._writer.start)
 
     def initialize_handlers(self) -> None:
         """Called by Jupyter Server likewise."""
@@ -491,9 +456,25 @@ class IvyServerExtension(ExtensionApp):
 
     async def stop_extension(self) -> None:
         """Called by Jupyter Server when it ends, before it ends its kernels."""
-        try:
-            await self.settings[DRIVE].aclose()
-            await self.settings[REGISTRY].aclose()
-        except Exception:
-            # An error here must not keep the server from shutting down its kernels.
-            self.log.exception("The Ivy server extension did not end in order.")
+        for name, step in (
+            ("outputs that wait", self._writer.aclose),
+            ("kernels that stay", self._keep_kernels),
+            ("files", self.settings[DRIVE].aclose),
+            ("sandboxes", self.settings[REGISTRY].aclose),
+        ):
+            try:
+                await step()
+            except Exception:
+                # An error here must not keep the server from shutting down its kernels.
+                self.log.exception("The Ivy server extension did not end in order: %s.", name)
+
+    async def _keep_kernels(self) -> None:
+        """Have the agents of this server's kernels stay, for a server that comes after it."""
+        # Not with the extension: a server that runs has no use for it.
+        from ivy_kernel.kernel.restart import keep_for_next_server
+
+        assert self.serverapp is not None  # noqa: S101 - the loader sets it; for the type checker
+        kernel_ids = set(self.serverapp.kernel_manager.list_kernel_ids())
+        known = {entry.kernel_id for entry in RegistryReader().current()}
+        known |= {kernel_id for kernel_id in kernel_ids if journal_file(kernel_id).exists()}
+        keep_for_next_server(sorted(kernel_ids & known))

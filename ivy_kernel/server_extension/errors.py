@@ -66,6 +66,13 @@ class UnknownSandboxError(HTTPError):
         super().__init__(404)
 
 
+class UnknownKernelError(HTTPError):
+    """404: this server has no kernel with this id (any more)."""
+
+    def __init__(self) -> None:
+        super().__init__(404)
+
+
 def error_response(
     error: BaseException | None, status_code: int = 500
 ) -> tuple[int, dict[str, Any]]:
@@ -89,6 +96,12 @@ def error_response(
         return 404, _body(
             "UnknownSandboxError",
             "No sandbox in use has this id any more; load the list of sandboxes again.",
+        )
+    if isinstance(error, UnknownKernelError):
+        return 404, _body(
+            "UnknownKernelError",
+            "This server has no kernel with this kernel_id any more; load its list of kernels "
+            "again.",
         )
     if isinstance(error, HTTPError):
         status_code = error.status_code

@@ -15,9 +15,11 @@ from logging import Logger
 from typing import Any, cast
 from urllib.parse import quote
 
+from jupyter_server.auth.decorator import authorized
 from jupyter_server.base.handlers import APIHandler
 from jupyter_server.extension.handler import ExtensionHandlerMixin
 from tornado import web
+from tornado.iostream import StreamClosedError
 from traitlets.config import Config
 
 from ivy_kernel.errors import IvyError, RateLimitedError
@@ -391,3 +393,47 @@ class IvyHandler(ExtensionHandlerMixin, APIHandler):
             self.log.warning("%s %s: %s", self.request.method, self.request.path, value)
         else:
             super().log_exception(typ, value, tb)
+
+
+# Server-sent events -------------------------------------------------------------------------------
+HEARTBEAT_SECONDS = 15.0
+"""Proxies cut connections that are silent for a minute or so."""
+
+
+class EventsHandler(IvyHandler):
+    """``GET /ivy/events``: sends all sandboxes at each change, until one side ends."""
+
+    _listener: Listener | None = None
+
+    @web.authenticated
+    @authorized
+    async def get(self) -> None:
+        """Send the event stream. A slow reader misses events that newer ones have replaced."""
+        self.set_header("Content-Type", "text/event-stream")
+        self.set_header("Cache-Control", "no-cache")
+        self.set_header("X-Accel-Buffering", "no")  # else nginx would collect the events
+        registry = self.registry
+        with registry.listen() as listener, suppress(StreamClosedError):
+            self._listener = listener
+            # At once, so that the client knows the stream works although the platform is slow.
+            await self._send(": connected\n\n")
+            await registry.update()
+            has_news = True
+            while not listener.ended:
+                if has_news:
+                    listener.mark_seen()  # before the JSON is made: a change meanwhile is sent next
+                    await self._send(
+                        f"event: sandboxes\ndata: {json.dumps(registry.to_json())}\n\n"
+                    )
+                else:
+                    await self._send(": alive\n\n")
+                has_news = await listener.wait(HEARTBEAT_SECONDS)
+
+    async def _send(self, text: str) -> None:
+        self.write(text)
+        await self.flush()
+
+    def on_connection_close(self) -> None:
+        """Called by tornado when the client goes away."""
+        if self._listener is not None:
+            self._listener.end()

@@ -265,7 +265,7 @@ def names_of(body: Json, objects: Iterable[str]) -> tuple[str, ...]:
         texts = set(_texts(group))
         if texts & wanted:
             names = group["names"]
-            found.update(str(name) for name in names)
+            found.update(name for name in map(str, names) if name.isidentifier())
     return tuple(sorted(found))
 
 
@@ -426,7 +426,7 @@ class CopyKeeper:
         if self.last.is_whole:
             facts = {name: summary.get(name) for name in ("sequence", "number", "at")}
             copy = {**facts, "life": life.id, "left_out": list(self.last.left_out)}
-            await asyncio.to_thread(self._recovery.chat.keep, copy=copy)
+            await asyncio.to_thread(self._recovery.chat.keep, copy=copy, summary=summary)
         return self.last
 
     async def _is_end_near(self) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import secrets
 import threading
 import time
 from collections.abc import Iterator
@@ -31,6 +32,9 @@ LONGEST_DAYS = 30.0
 _HEADER_LIMIT_BYTES = 100_000
 _COMPACTION_STEP = 1 << 30
 """A compacted file's offsets begin so far behind those of the file before it."""
+
+_HEAD_BYTES = 64
+"""So much of a file's beginning tells it from any other."""
 
 _Place = tuple[int, int]
 """Where a line is in the file, and its length."""
@@ -109,12 +113,14 @@ class _Run:
             "run": self.run,
             "code": self.code,
             "number": self.number,
-            "outputs": self.outputs.outputs,
+            # Copies, for the originals are written on by the next read, in another thread.
+            "outputs": [dict(output) for output in self.outputs.outputs],
             "is_running": is_running,
             "fate": self.fate or ("" if is_running else "unknown"),
             "started": _utc(self.started),
             "ended": _utc(self.ended),
             "changed": _utc(self.changed_at),
+            "offset": self.changed,
             "metadata": self.metadata,
         }
 
@@ -144,7 +150,7 @@ class JournalReader:
 
     def __init__(self, path: Path) -> None:
         self._file = path
-        self._inode: int | None = None
+        self._head = b""
         self.notebook_path = ""
         self.position_bytes = 0
         self._base = 0
@@ -182,15 +188,18 @@ class JournalReader:
         try:
             descriptor = os.open(self._file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
-            self._start_over(None)
+            self._start_over()
             return
         with os.fdopen(descriptor, "rb") as file:
             status = os.fstat(descriptor)
             if not private_file.is_private(status):
-                self._start_over(None)
+                self._start_over()
                 return
-            if status.st_ino != self._inode or status.st_size < self.position_bytes:
-                self._start_over(status.st_ino)
+            # The header's random name, and not the inode's number, which a new file soon has again.
+            head = os.pread(descriptor, _HEAD_BYTES, 0)
+            if not head.startswith(self._head) or status.st_size < self.position_bytes:
+                self._start_over()
+            self._head = head
             self._note_life(_is_locked(file))
             file.seek(self.position_bytes)
             for place, record in self._records(file):
@@ -199,8 +208,8 @@ class JournalReader:
         for run in self._cells.values():
             run.flush()
 
-    def _start_over(self, inode: int | None) -> None:
-        self._inode = inode
+    def _start_over(self) -> None:
+        self._head = b""
         self.position_bytes = self._base = 0
         self._is_kept = False
         self._cells.clear()
@@ -296,7 +305,7 @@ class JournalReader:
         for run in sorted(self._cells.values(), key=lambda run: run.changed):
             if total_bytes > limit_bytes and not run.is_running:
                 total_bytes -= sizes.pop(run.cell)
-        yield {"journal": 1, "path": self.notebook_path, "kept": True, "at": time.time()}
+        yield {**header(self.notebook_path), "kept": True}
         for cell in sizes:
             yield from _records_of(self._cells[cell], old)
         yield {"base": self.offset + _COMPACTION_STEP}
@@ -330,6 +339,17 @@ def _joined(record: Json, texts: list[str]) -> Iterator[Json]:
         record["content"]["text"] = "".join(texts)
     if record:
         yield record
+
+
+def header(path: str) -> Json:
+    """Return the first record of a journal, and of each further writer.
+
+    Parameters
+    ----------
+    path
+        The notebook.
+    """
+    return {"journal": 1, "name": secrets.token_hex(12), "path": path, "at": round(time.time(), 3)}
 
 
 def _is_locked(file: IO[bytes]) -> bool:

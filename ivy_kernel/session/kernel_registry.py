@@ -10,30 +10,37 @@ reads it (`StatusFile`): kernel, Jupyter server and command line show the same w
 Likewise a kernel writes down what its sandbox's agent says of memory, processors and disk, and the
 panel shows it (`ResourcesFile`): nobody has to ask the sandbox for it.
 
+A kernel finds what an earlier one of its notebook has left, when their Jupyter server has ended
+(`NotebookClaim`).
+
 The files are in Jupyter's runtime directory. They name the sandbox and hold no key.
 """
 
 from __future__ import annotations
 
 import atexit
+import fcntl
 import hashlib
 import json
 import os
 import platform
+import re
 import secrets
 import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import msgspec
 import psutil
-from jupyter_core.paths import jupyter_runtime_dir
+from jupyter_core.paths import jupyter_data_dir, jupyter_runtime_dir
 
 from ivy_kernel.models import Json, Resources
 from ivy_kernel.session import private_file
+from ivy_kernel.session.journal_reader import JournalReader, journal_file
 from ivy_kernel.status.clock import monotonic_seconds
 from ivy_kernel.status.model import SandboxStatus
 from ivy_kernel.status.polling import News
@@ -368,3 +375,109 @@ def _machine() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     except (OSError, ValueError):
         return f"{platform.node()} {round(psutil.boot_time() / 60)}"
+
+
+# A notebook's kernels, one after the other -------------------------------------------------------
+class NotebookClaim:
+    """One kernel's claim on what an earlier kernel of its notebook has left in sandboxes.
+
+    A kernel of a Jupyter server holds the lock of its notebook's path for as long as its process
+    lives. The file beside the lock names the kernel before, whose agent is claimed only if the
+    notebook is the same: a new one may have the old one's name, and a renamed one another. It is
+    the same if its file has a cell that ran in that kernel.
+
+    Parameters
+    ----------
+    connection_file
+        This kernel's connection file.
+    own_key
+        Its own name in sandboxes.
+    has_agents
+        Whether the kernel of a name has left agents.
+    """
+
+    held: ClassVar[dict[Path, int]] = {}  # descriptors, until this process ends
+
+    def __init__(
+        self, connection_file: str, own_key: str, has_agents: Callable[[str], bool]
+    ) -> None:
+        self._has_agents = has_agents
+        self._kernel = {"kernel_id": kernel_id_of(connection_file), "session_key": own_key}
+        self._notebook = os.environ.get("JPY_SESSION_NAME", "")
+        self._directory = Path(jupyter_data_dir()) / "ivy" / "claims"
+
+    def take(self) -> str:
+        """Return the name that this kernel has in sandboxes."""
+        own_key = self._kernel["session_key"]
+        own = self._file_of(self._notebook)
+        try:
+            if not self._lock(own):
+                return own_key  # another kernel of that path lives
+            self._kernel["session_key"] = self._key_in(own) or self._key_of_renamed(own) or own_key
+            private_file.write_json(own, {"path": self._notebook, **self._kernel})
+        except OSError:
+            return own_key  # nothing can be kept there
+        return self._kernel["session_key"]
+
+    def _file_of(self, notebook: str) -> Path:
+        which = hashlib.sha256(f"{platform.node()}\n{notebook}".encode()).hexdigest()[:20]
+        return self._directory / f"{which}.json"
+
+    def _lock(self, path: Path) -> bool:
+        if path in self.held:
+            return False
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            # Of this process alone: a `%%local` cell may leave children that outlive it.
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            return False
+        self.held[path] = descriptor
+        return True
+
+    def _key_of_renamed(self, own: Path) -> str:
+        """Return the name of the kernel of a notebook whose file is gone, if this is its new one.
+
+        The claim has been taken over then.
+        """
+        for path in self._directory.glob("*.json"):
+            with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+                notebook = str(private_file.read_json(path)["path"])
+                if path == own or Path(notebook).exists() or not self._key_in(path):
+                    continue
+                if self._lock(path):
+                    key = self._key_in(path)
+                    path.unlink()
+                    return key
+        return ""
+
+    def _key_in(self, path: Path) -> str:
+        """Return the name of the kernel before; empty if there is nothing of it to be claimed."""
+        try:
+            before = private_file.read_json(path)
+            key, kernel_id = str(before["session_key"]), str(before["kernel_id"])
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return ""
+        if not re.fullmatch(r"[0-9a-f]{20}", key) or not self._has_agents(key):
+            return ""
+        if kernel_id == self._kernel["kernel_id"]:
+            return key  # this kernel, restarted
+        return key if self._has_cell_of(kernel_id) else ""
+
+    def _has_cell_of(self, kernel_id: str) -> bool:
+        ran, _ = JournalReader(journal_file(kernel_id)).cells()
+        known = {*ran, *(str(cell["code"]) for cell in ran.values())}
+        return not known.isdisjoint(cells_in(Path(self._notebook)))
+
+
+def cells_in(notebook: Path) -> Iterator[str]:
+    """Yield what tells a notebook's cells from others': their ids, and the hashes of their code."""
+    with suppress(OSError, ValueError, AttributeError, TypeError, RecursionError):
+        for cell in json.loads(notebook.read_text("utf-8")).get("cells", ()):
+            source = cell.get("source", "")
+            code = source if isinstance(source, str) else "".join(source)
+            yield str(cell.get("id", ""))
+            if code.strip():
+                yield hashlib.sha256(code.encode("utf-8", "surrogatepass")).hexdigest()

@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -312,7 +313,8 @@ class ChatRecord:
         summary = newest or self.summary
         if not summary:
             return "none yet"
-        names, size = summary.get("names") or {}, float(summary.get("total_bytes") or 0)
+        names = own_names(summary.get("names") or ())
+        size = float(summary.get("total_bytes") or 0)
         parts = [f"after cell {summary.get('number')}", count_words(len(names), "variable")]
         parts.append(size_words(size))
         copy = self.copy
@@ -385,22 +387,29 @@ class ChatRecord:
         self.record.change(edit)
 
 
-def newest_checkpoint(chat: ChatKey) -> tuple[str, str]:
-    """Return notebook and words of the newest checkpoint in a chat; empty texts for none.
+_NOT_OWN = re.compile(r"__\w+__|_+|_i+|_i?\d+|_[io]h|_dh")
+
+
+def own_names(names: Iterable[str]) -> list[str]:
+    """Return the names that are the user's; IPython's inputs and results come back untold."""
+    return [name for name in map(str, names) if not _NOT_OWN.fullmatch(name)]
+
+
+def checkpoint_line(chat: ChatKey) -> list[str]:
+    """Return a line about the newest checkpoint in a chat, of whichever notebook; none for none.
 
     Called by ``jupyter ivy status``, which has no notebook of its own.
     """
-    found = ("", "")
+    found: list[str] = []
     newest = 0.0
     with suppress(OSError):
         for file in records_directory().glob("*.json"):
-            try:
+            with suppress(OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
                 content = private_file.read_json(file, limit_bytes=FILE_LIMIT_BYTES)
-                path = str(content.get("path", ""))
-                record = ChatRecord(NotebookRecord.from_content(content), chat)
-                at = float(record.summary.get("at") or 0)
-            except (OSError, ValueError, TypeError, AttributeError, RecursionError):
-                continue
-            if at > newest:
-                newest, found = at, (Path(path).name if path else "a notebook", record.words())
+                record = NotebookRecord.from_content(content)
+                kept = record.chat(chat)
+                at = float(kept.summary.get("at") or 0)
+                if at > newest:
+                    name = Path(record.path).name or "a notebook without a file"
+                    newest, found = at, [f"checkpoint: {visible(name)} {kept.words()}"]
     return found

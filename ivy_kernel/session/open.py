@@ -10,6 +10,7 @@ import fcntl
 import json
 import uuid
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -182,6 +183,8 @@ def open_session(
     """
     settings = live.current()
     lifecycle = open_lifecycle(live)
+    notebook = record.notebook_id if record is not None and record.path else ""
+    agent_options = replace(LOCAL_AGENT if lifecycle.local else CLOUD_AGENT, notebook=notebook)
     recovery = None
     if record is not None and settings.checkpoints:
         recovery = Recovery(
@@ -201,7 +204,7 @@ def open_session(
         on_background=on_background,
         on_event=on_event,
         is_behind=is_behind,
-        agent_options=LOCAL_AGENT if lifecycle.local else CLOUD_AGENT,
+        agent_options=agent_options,
         namespace=namespace,
         recovery=recovery,
     )

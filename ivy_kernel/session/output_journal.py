@@ -20,7 +20,7 @@ import msgspec
 
 from ivy_kernel.models import Json
 from ivy_kernel.session import private_file
-from ivy_kernel.session.journal_reader import JournalReader, journal_file, prune_journals
+from ivy_kernel.session.journal_reader import JournalReader, header, journal_file, prune_journals
 
 LIMIT_BYTES = 64_000_000
 """The most that the journal of one kernel holds."""
@@ -191,8 +191,8 @@ class OutputJournal:
             is_cut = self._size_bytes and os.pread(
                 self._descriptor, 1, self._size_bytes - 1
             ) != bytes([10])
-            header = _line({"journal": 1, "path": self._path, "at": _now()}) or b""
-            self._write(b"\n" + header if is_cut else header)
+            first = _line(header(self._path)) or b""
+            self._write(b"\n" + first if is_cut else first)
         if not self._is_locked:
             # A reader that looks at this moment is in the way: then the next line tries again.
             with suppress(OSError):

@@ -28,7 +28,13 @@ from ivy_kernel.routes.agent.programs import work_archive
 from ivy_kernel.routes.base import LiveKernel, Route
 from ivy_kernel.routes.events import show_error
 from ivy_kernel.session.notebook_record import ChatRecord, KeptCell, Life
-from ivy_kernel.session.restored import Restored, lacking_packages, names_in, setup_cells
+from ivy_kernel.session.restored import (
+    Restored,
+    lacking_packages,
+    missing_words,
+    names_in,
+    setup_cells,
+)
 from ivy_kernel.status.clock import monotonic_seconds
 from ivy_kernel.status.model import END_STATES
 
@@ -81,9 +87,7 @@ Ask = Callable[[str], Awaitable[bool]]
 
 
 class Recovery:
-    """Keeps the variables of one notebook in one chat beyond their sandbox.
-
-    It is the `WorkOwner` of the agent route.
+    """Keeps the variables of one notebook in one chat beyond their sandbox, as a `WorkOwner`.
 
     Parameters
     ----------
@@ -118,6 +122,7 @@ class Recovery:
         self._loss: SandboxLostError | None = None
         self._is_restoring = False
         self._reply: Json = {}
+        self._missing: dict[str, Json] = {}
         self._unwritten: list[KeptCell] = []
         self._timer: asyncio.TimerHandle | None = None
         self._keeper: CopyKeeper | None = None
@@ -138,7 +143,7 @@ class Recovery:
 
     @property
     def life(self) -> Life:
-        """The life of the variables that are there, or were last."""
+        """See `Life`."""
         return self._life
 
     @property
@@ -149,7 +154,7 @@ class Recovery:
 
     # -- WorkOwner
 
-    def configuration(self) -> Json | None:
+    def configuration(self) -> Json:
         """Return what a new kernel is told with its first cell; see `WorkOwner`."""
         return {
             "do": "configure",
@@ -175,7 +180,7 @@ class Recovery:
         index = self._reply.get("index") or {}
         floor = int(index.get("sequence", 0))
         self._life = Life(secrets.token_hex(8), floor, holder, [], self._life.id)
-        self.summary, self._loss = {}, None
+        self.summary, self._loss, self._missing = {}, None, {}
         self._note_soon()
 
     # -- cells
@@ -201,6 +206,18 @@ class Recovery:
             self._look = loop.call_later(self.pause_seconds, self._look_now)
         told = {**ivy, "notebook": self._chat.record.notebook_id}
         return replace(outcome, metadata={**outcome.metadata, "ivy": told})
+
+    def hint(self, outcome: Outcome, sink: Sink) -> None:
+        """Say so when a cell has missed a variable that was not restored."""
+        if self._missing and outcome.reply.get("ename") == "NameError":
+            named = str(outcome.reply.get("evalue", "")).split("'")
+            about = self._missing.get(named[1]) if len(named) > 1 else None
+            if about is not None:
+                _note(
+                    sink,
+                    f"{missing_words(named[1], about)} was not restored: "
+                    f"%ivy restore --rerun makes it again.",
+                )
 
     def keeper(self, host: RecoveryHost) -> CopyKeeper:
         """Return what keeps the copy on this machine."""
@@ -307,7 +324,9 @@ class Recovery:
             return restored
         if restored is None:
             raise loss
-        restored.stale = self._life.cells_after(restored.number)
+        # Another checkpoint than the wanted one, which was not whole, is of no use to the cell.
+        is_wanted = restored.sequence == int(self.summary.get("sequence", 0))
+        restored.stale = self._life.cells_after(restored.number if is_wanted else 0)
         restored.named = sorted(names_in(cell.code) & set(restored.missing))
         self._show(restored, sink)
         if not restored.stale and not restored.named:
@@ -330,10 +349,8 @@ class Recovery:
             return restored
         if restored is None:
             which = "" if at is None else f" as old as cell {at}"
-            raise UsageError(
-                f"There is no checkpoint{which} of this notebook, neither on the sandbox's disk "
-                f"nor on this machine; run the cells again."
-            )
+            where = "neither on the sandbox's disk nor on this machine; run the cells again"
+            raise UsageError(f"There is no checkpoint{which} of this notebook, {where}.")
         restored.stale = [] if at is not None else self._life.cells_after(restored.number)
         self._show(restored, sink, is_rerun=rerun)
         return await self._rerun(run, restored, cell, sink) if rerun else None
@@ -343,6 +360,7 @@ class Recovery:
     ) -> Restored | Outcome | None:
         """Restore into the kernel there; ``None`` when there is no checkpoint."""
         host, before = self._of_session(), self._life.holder
+        self.write_down()
         self._is_restoring = True
         try:
             route = await run.prepare(host.open_for(cell, sink))
@@ -352,11 +370,12 @@ class Recovery:
             if found is None or isinstance(found, Outcome):
                 return found
             kernel, summary, place, changed = found
+            is_other = before.split("/")[0] != route.holder.split("/")[0]
             if loss is not None:
                 ended = await self._set_up(run, route, cell, sink)
                 if ended is not None:
                     return ended
-            lacking = await run.prepare(self._offer_packages(kernel, sink)) if loss else []
+            lacking = await run.prepare(self._offer_packages(kernel)) if is_other else []
             if isinstance(lacking, Outcome):
                 return lacking
             wanted = {"do": "restore", "at": at}
@@ -369,9 +388,10 @@ class Recovery:
         self._life.holder, self._loss, self.summary = route.holder, None, summary
         host.holds(route.holder)
         self._note_soon()
-        is_other = before.split("/")[0] != route.holder.split("/")[0]
         restored = Restored.of(result, place=place, lacking=lacking, changed=changed)
         restored.cells = self._chat.cells_of(self._life.id)
+        earlier = {n: why for n, why in self._missing.items() if n not in restored.names}
+        self._missing = restored.missing = {**earlier, **restored.missing}
         if loss is not None:
             restored.what_ended = "The sandbox" if is_other else "The sandbox's Python"
         return restored
@@ -394,8 +414,7 @@ class Recovery:
                 place = "the copy on this machine"
                 keeper = self.keeper(self._of_session())
                 changed = await keeper.put_back(self.checkpoints_directory)
-                wanted = {"do": "index", "at": at}
-                summary = await kernel.work(wanted, timeout_seconds=QUESTION_SECONDS)
+                summary = {**self._chat.summary, **copy}
         except (WorkError, TamperedCheckpointError) as error:
             self._is_restoring = False
             self.configured(route.holder, self._reply or None, self.why_off)
@@ -422,7 +441,7 @@ class Recovery:
                 return outcome
         return None
 
-    async def _offer_packages(self, kernel: LiveKernel, sink: Sink) -> list[str]:
+    async def _offer_packages(self, kernel: LiveKernel) -> list[str]:
         """Have packages installed again that are not there any more; return those that are not."""
         lock = self._chat.lock
         if not lock:
@@ -433,18 +452,14 @@ class Recovery:
             if not lacking or self.ask is None:
                 return lacking
             question = f"Packages that you had installed are not there: {', '.join(lacking)}. "
-            try:
+            wants = False
+            with suppress(IvyError):  # nobody can be asked
                 wants = await self.ask(f"{question}Install them again?")
-            except IvyError:
-                wants = False
             if wants:
-                told = await kernel.work(
-                    {"do": "install", "lock": lock}, timeout_seconds=INSTALL_SECONDS
-                )
+                wanted = {"do": "install", "lock": lock}
+                await kernel.work(wanted, timeout_seconds=INSTALL_SECONDS)
                 there = await kernel.work({"do": "packages"}, timeout_seconds=QUESTION_SECONDS)
                 lacking = lacking_packages(lock, there)
-                if lacking and told.get("told"):
-                    _note(sink, str(told["told"]))
             return lacking
         return []
 

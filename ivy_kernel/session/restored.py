@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ivy_kernel.models import Json, visible
 from ivy_kernel.session.describe import count_words
-from ivy_kernel.session.notebook_record import KeptCell
+from ivy_kernel.session.notebook_record import KeptCell, own_names
 
 RESTORE_TYPE = "application/vnd.ivy.restore+json"
 """MIME type of what came back after a loss, and what can be done about the rest."""
@@ -43,6 +43,8 @@ class Restored:
         The code of the life's cells, by number.
     what_ended
         Empty when the user has asked for it.
+    sequence
+        The checkpoint's.
     """
 
     number: int
@@ -54,6 +56,7 @@ class Restored:
     named: list[str] = field(default_factory=list)
     cells: dict[int, KeptCell] = field(default_factory=dict)
     what_ended: str = ""
+    sequence: int = 0
 
     @staticmethod
     def of(result: Json, *, place: str, lacking: list[str], changed: list[str]) -> Restored:
@@ -62,8 +65,9 @@ class Restored:
         for name in changed:
             about = missing.setdefault(name, {"cell": 0})
             about["why"] = "its copy on this machine was changed, and was not used"
-        names = [str(name) for name in result.get("restored") or ()]
-        return Restored(int(result.get("number") or 0), names, missing, place, lacking)
+        names = own_names(result.get("restored") or ())
+        number, sequence = (int(result.get(name) or 0) for name in ("number", "sequence"))
+        return Restored(number, names, missing, place, lacking, sequence=sequence)
 
     def to_rerun(self, ended: Sequence[int]) -> list[int]:
         """Return the cells that make the rest, in the order in which they ran."""
@@ -92,10 +96,8 @@ class Restored:
         return " ".join(parts)
 
     def _missing_words(self) -> str:
-        shown = []
-        for name, about in sorted(self.missing.items())[:NAMED_AT_MOST]:
-            cell = f", cell {about['cell']}" if about.get("cell") else ""
-            shown.append(f"{visible(name)} ({visible(about.get('why', 'unknown'))}{cell})")
+        some = sorted(self.missing.items())[:NAMED_AT_MOST]
+        shown = [missing_words(name, about) for name, about in some]
         more = len(self.missing) - len(shown)
         return ", ".join(shown) + (f" and {more:,} more" if more > 0 else "")
 
@@ -124,6 +126,12 @@ class Restored:
             "actions": actions,
         }
         return {"text/plain": f"[{self.sentence()}]", RESTORE_TYPE: facts}
+
+
+def missing_words(name: str, about: Json) -> str:
+    """Return a variable that was not restored, why, and the cell that made it."""
+    cell = f", cell {about['cell']}" if about.get("cell") else ""
+    return f"{visible(name)} ({visible(about.get('why', 'unknown'))}{cell})"
 
 
 def _cells(numbers: Sequence[int]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -219,8 +220,7 @@ class Session:
         loss = recovery.loss_before(cell)
         if loss is None:
             try:
-                outcome = await self._send(run, cell, sink, on_ready)
-                return recovery.ended(cell, outcome) if run.was_sent else outcome
+                return await self._send_kept(recovery, run, cell, sink, on_ready)
             except SandboxLostError as error:  # nothing of it was run
                 if not await recovery.is_for(cell, error):
                     raise
@@ -229,8 +229,22 @@ class Session:
         refused = await recovery.resume(run, cell, sink, loss)
         if refused is not None:
             return refused
+        return await self._send_kept(recovery, run, cell, sink, on_ready)
+
+    async def _send_kept(
+        self,
+        recovery: Recovery,
+        run: CellRun,
+        cell: Cell,
+        sink: Sink,
+        on_ready: Callable[[], None] | None,
+    ) -> Outcome:
+        """Send a cell, and have its recovery note how it ended."""
         outcome = await self._send(run, cell, sink, on_ready)
-        return recovery.ended(cell, outcome) if run.was_sent else outcome
+        if not run.was_sent:
+            return outcome
+        recovery.hint(outcome, sink)
+        return recovery.ended(cell, outcome)
 
     async def _send(
         self, run: CellRun, cell: Cell, sink: Sink, on_ready: Callable[[], None] | None
@@ -272,9 +286,13 @@ class Session:
 
     async def run_on(self, run: CellRun, route: Route, cell: Cell, sink: Sink) -> Outcome:
         """Run a cell of ours within the run of another one, to its end."""
+
+        def show(message: Message) -> None:  # under the cell that runs, which is its only parent
+            sink(message if message.channel == "stdin" else replace(message, parent_header=None))
+
         outcome = await run.send(
             route,
-            lambda: self._to_its_end(run, route.execute(cell, sink)),
+            lambda: self._to_its_end(run, route.execute(cell, show)),
             lambda error: self._gate.wait_after(error, sink),
         )
         self._gate.ended(route, outcome)

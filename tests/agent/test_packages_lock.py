@@ -63,7 +63,7 @@ def no_r(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_lock_is_what_the_metadata_say(tmp_path: Path) -> None:
-    """All distributions of this interpreter, by their normal names; the first on the path wins."""
+    """All distributions of this interpreter, by their normal names."""
     lock = Packages(str(tmp_path)).lock()
     found: dict[str, str] = {}
     for each in importlib.metadata.distributions():
@@ -71,6 +71,14 @@ def test_the_lock_is_what_the_metadata_say(tmp_path: Path) -> None:
     assert lock["pip"] == found
     assert lock["python"] == sys.version.split()[0]
     assert lock["direct"]["ivy-kernel"].startswith("-e file://")
+
+
+def test_the_first_on_the_path_wins(tmp_path: Path) -> None:
+    """It is the one that is imported."""
+    distribution(tmp_path / "user", "One", "2.0")
+    distribution(tmp_path / "system", "one", "1.0")
+    path = [str(tmp_path / "user"), str(tmp_path / "system")]
+    assert Packages(str(tmp_path), path=path).lock()["pip"] == {"one": "2.0"}
 
 
 def test_what_changed_is_known_after_a_restart(tmp_path: Path) -> None:
@@ -226,6 +234,7 @@ def test_a_lock_is_installed_and_what_fails_is_named(
     assert why["tinyone"] == ""
     assert "not-there==9.9" in why["not-there"]
     assert why["was-here"] == "it was installed from file:///was/here, which is not here"
+    assert why["-r"] == "it is no name and version"
     assert why["xz"] == "there is no conda here"
     assert packages.changed() == {"tinyone": [None, "1.0"], "tinytwo": [None, "0.5"]}
     assert (site / "tinyone.py").read_text() == "version = '1.0'\n"

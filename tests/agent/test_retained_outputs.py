@@ -177,6 +177,22 @@ def test_above_the_limit_of_the_disk_the_oldest_goes(
     assert part == whole[began : began + len(part)]
 
 
+def test_an_index_that_has_grown_keeps_the_newest_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole rows: a notebook may be in use for years."""
+    monkeypatch.setattr(retained_log, "INDEX_LIMIT_BYTES", 1_000)
+    directory = tmp_path / "n" / "outputs"
+    for agent in ("one", "two"):
+        store = DiskLog(directory, agent, 0)
+        for number in range(100):
+            store.index(b'{"id":"%s %d"}\n' % (agent.encode(), number))
+        store.close()
+    rows = [json.loads(row)["id"] for row in (directory / "cells.jsonl").read_text().splitlines()]
+    assert rows[-101:] == ["one 99", *(f"two {number}" for number in range(100))]
+    assert len(rows) < 140
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_disk_that_cannot_be_written_costs_nothing_else(tmp_path: Path) -> None:
     """The log goes on in memory, and no cell hears of it."""

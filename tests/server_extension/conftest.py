@@ -17,13 +17,13 @@ from sandbox_server import RunningSandbox, running_sandbox, until
 LOCAL_PROGRAM = """
 from jupyter_server.auth import Authorizer
 from jupyter_server.serverapp import main
-from ivy_kernel.server_extension import app
+from ivy_kernel.server_extension import sandboxes
 
 class RefusesOnRequest(Authorizer):
     def is_authorized(self, handler, user, action, resource):
         return handler.request.headers.get("X-Refuse") != f"{action} {resource}"
 
-app.HEARTBEAT_SECONDS = 0.4
+sandboxes.HEARTBEAT_SECONDS = 0.4
 main()
 """
 """As ``python -m jupyter_server``, but with heartbeats and refusals that a test can wait for."""

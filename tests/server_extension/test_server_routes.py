@@ -31,6 +31,7 @@ ROUTES = [
     ("POST", "ivy/chats/some-id/default"),
     ("GET", "ivy/account"),
     ("POST", "ivy/account"),
+    ("GET", "ivy/outputs"),
     ("GET", "ivy/anything/else"),
 ]
 

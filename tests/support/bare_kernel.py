@@ -70,10 +70,8 @@ class BareKernel:
             text=True,
         )
 
-    def __enter__(self) -> BareKernel:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """End the process."""
         self._process.kill()
         self._process.communicate()
         self._private.cleanup()

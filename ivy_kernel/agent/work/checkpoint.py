@@ -44,6 +44,8 @@ RESTLESS_SECONDS = 0.2
 CHILD_SECONDS = 120.0
 CHILD_ON_REQUEST_SECONDS = 600.0
 LOOK_SECONDS = 0.1
+FAILURES_LIMIT = 4
+"""So many children may end without a checkpoint after a cell; then the next cell is waited for."""
 SMALL_OUTPUT_BYTES = 1 << 24
 """Results in ``Out`` that no variable holds are saved up to this."""
 
@@ -77,7 +79,8 @@ class Checkpoints(Part):
         self._is_stale = False
         self._told = 0
         self._made: dict[str, tuple[int, int]] = {}
-        self._stubborn: dict[str, tuple[int, str]] = {}
+        self._stubborn: dict[str, tuple[Any, str]] = {}
+        self._failures = 0
         self._began = self._tried = time.monotonic()
         self._rested = 0.0
         self.blocked_seconds = 0.0
@@ -91,12 +94,15 @@ class Checkpoints(Part):
     def configured(self) -> Json:
         """Return the summary of the newest checkpoint that is whole."""
         body = self._newest()
-        return {"index": None if body is None else self._summary(body)}
+        if body is None:
+            return {"index": None}
+        return {"index": {**self._summary(body), "history": self._history()}}
 
     def after_cell(self, info: Json, reply: Json) -> Json:
         """Note which variables are new; return the summary of a checkpoint that is."""
         self._number = int(info.get("number") or self._number + 1)
         self._is_stale = True
+        self._failures = 0
         self._note_names()
         self._collect()
         body = self._last
@@ -155,7 +161,7 @@ class Checkpoints(Part):
         return Child(self._write_in_child, limit_seconds)
 
     def _write_in_child(self, tell: Any) -> Json:
-        capture = Capture(tell)
+        capture = Capture(tell, self._skipped())
         Child.silence()
         # Forking has seeded it anew.
         random.setstate(self._moment["random"])
@@ -167,32 +173,34 @@ class Checkpoints(Part):
         self._moment = state.moment()
 
         def tell(name: str) -> None:
-            if time.monotonic() > end:
-                raise TimeoutError("it would have taken too long")
+            if time.monotonic() > end and name:
+                raise TimeoutError("it would have held up the notebook")
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            done = self._write(Capture(tell), tell, may_verify=False)
+            done = self._write(Capture(tell, self._skipped()), tell, may_verify=False)
         self._is_stale = False
         self._take(done)
+
+    def _skipped(self) -> dict[str, str]:
+        """Return what has ended a child, as far as it is still the same, and why."""
+        now = self._identities()
+        kept = {k: known for k, known in self._stubborn.items() if now.get(k, k) == known[0]}
+        self._stubborn = kept
+        return {key: why for key, (_, why) in kept.items()}
+
+    def _identities(self) -> dict[str, Any]:
+        """Return what tells whether a variable is still what it was, by its key."""
+        values = {**state.variables(self._host), **state.outputs(self._host)}
+        return {key: (id(value), self._made.get(key)) for key, value in values.items()}
 
     def _write(self, capture: Capture, tell: Any, *, may_verify: bool) -> Json:
         previous = self._last or {}
         names = state.variables(self._host)
-        late: dict[str, str] = {}
-        for name, (identity, why) in self._stubborn.items():
-            if name in names and id(names[name]) == identity:
-                late[name] = why
-        values = {name: value for name, value in names.items() if name not in late}
-        values.update(state.outputs(self._host))
-        capture.take(values)
-        outputs = [
-            [n]
-            for n in capture.pickled
-            if not n.isidentifier() and capture.pickled[n].size_bytes > SMALL_OUTPUT_BYTES
-        ]
-        for (name,) in outputs:
-            del capture.pickled[name]
+        capture.take({**names, **state.outputs(self._host)})
+        for key in capture.alone(SMALL_OUTPUT_BYTES):
+            if key not in names:
+                del capture.pickled[key]
         known = {group["identity"] for group in previous.get("groups", ())}
         limit = self._store.limit_bytes(int(self._context.settings.get("space_bytes") or 1 << 31))
         groups, identities = write_groups(capture, self._store, known, limit, may_verify=may_verify)
@@ -210,7 +218,6 @@ class Checkpoints(Part):
                 is_same = known_as.get("identity") == identity
                 cell = known_as["cell"] if is_same else self._number
                 told[name] = {"cell": cell, "bytes": size_bytes, "identity": identity}
-        missing = {**capture.missing, **late}
         body = self._store.write_index(
             {
                 "number": self._number,
@@ -218,7 +225,7 @@ class Checkpoints(Part):
                 "names": told,
                 "missing": {
                     name: {"why": why, "cell": self._made.get(name, (0, self._number))[1]}
-                    for name, why in missing.items()
+                    for name, why in capture.missing.items()
                     if name in names
                 },
                 "groups": groups,
@@ -257,13 +264,13 @@ class Checkpoints(Part):
 
     def _give_up(self, child: Child, why: str) -> None:
         """End a child; what it was at is not tried again while it is the same object."""
-        name = child.place()
+        key = child.place()
         child.kill()
         self._child = None
-        names = state.variables(self._host)
-        if name in names:
-            self._stubborn[name] = id(names[name]), why
-        self._is_stale = True
+        self._failures += 1
+        # A class has an identity that stays: its key.
+        self._stubborn[key] = self._identities().get(key, key), why
+        self._is_stale = self._failures < FAILURES_LIMIT
         self._rest(child)
 
     # -- requests
@@ -274,76 +281,81 @@ class Checkpoints(Part):
             self._child.wait()
             self._collect()
         if state.may_fork():
-            for _attempt in range(3):
-                self._child = self._fork(CHILD_ON_REQUEST_SECONDS)
-                before = len(self._stubborn)
-                child = self._child
+            self._failures, before = 0, -1
+            while before < self._failures < FAILURES_LIMIT:
+                before = self._failures
+                child = self._child = self._fork(CHILD_ON_REQUEST_SECONDS)
                 if not child.wait():
                     self._give_up(child, "it took too long to save")
                 self._collect()
-                if len(self._stubborn) == before:
-                    break
             self._is_stale = False
         else:
             self._write_in_place(CHILD_ON_REQUEST_SECONDS)
         body = self._newest()
         if body is None:
             raise OSError(f"no checkpoint could be written in {self._store.directory}")
-        return self._summary(body)
+        return {**self._summary(body), "history": self._history()}
 
     def _newest(self) -> Json | None:
-        found: Iterator[Json] = (body for _, body, _ in self._valid() if body is not None)
+        found: Iterator[Json] = (body for _, body, fault in self._valid() if body and not fault)
         return next(found, None)
 
     def _valid(self, at: float | None = None) -> Iterator[tuple[Path, Json | None, str]]:
-        """Yield path, body and fault of every index up to a cell, newest first."""
+        """Yield path, body and fault of every index up to a cell, newest first.
+
+        One that has a body and a fault is signed, and some of its objects are gone.
+        """
+        there = self._store.names()
         for _, path in self._store.indexes():
             try:
                 body = self._store.read_index(path)
             except TamperedCheckpointError as error:
                 yield path, None, str(error)
                 continue
-            if (at is None or body["number"] <= at) and self._store.is_whole(body):
-                yield path, body, ""
+            if at is None or body["number"] <= at:
+                is_whole = there.issuperset(digest for digest, _ in body["objects"])
+                yield path, body, "" if is_whole else f"some objects of {path.name} are gone"
 
     def _index(self, content: Json) -> Json:
         """Tell of a checkpoint."""
         self._collect()
-        bodies = [body for _, body, _ in self._valid(content.get("at")) if body is not None]
+        bodies = [body for _, body, fault in self._valid(content.get("at")) if body and not fault]
         if not bodies:
-            return {"sequence": 0, "history": []}
-        return self._summary(bodies[0])
+            return {"sequence": 0, "history": self._history()}
+        return {**self._summary(bodies[0]), "history": self._history()}
 
     def _summary(self, body: Json) -> Json:
-        names = {
-            name: {"cell": known["cell"], "bytes": known["bytes"]}
-            for name, known in body["names"].items()
-        }
         return {
             "sequence": body["sequence"],
             "number": body["number"],
             "at": body["at"],
             "python": body["python"],
-            "names": names,
+            "names": {
+                name: {"cell": known["cell"], "bytes": known["bytes"]}
+                for name, known in body["names"].items()
+            },
             "missing": body["missing"],
             "objects": body["objects"],
             "file": f"index-{body['sequence']:08d}.json",
             "total_bytes": sum(size for _, size in body["objects"]),
-            "history": [
-                [b["sequence"], b["number"], b["at"]] for _, b, _ in self._valid() if b is not None
-            ],
         }
+
+    def _history(self) -> list[list[Any]]:
+        valid = (body for _, body, fault in self._valid() if body and not fault)
+        return [[body["sequence"], body["number"], body["at"]] for body in valid]
 
     def _restore(self, content: Json) -> Json:
         """Bring the variables of a checkpoint back into this process."""
         began = time.monotonic()
         refused: list[list[str]] = []
-        body = None
+        whole: list[Json] = []
+        rest: list[Json] = []
         for path, found, fault in self._valid(content.get("at")):
             if fault:
                 refused.append([path.name, fault])
-            elif body is None:
-                body = found
+            if found is not None:
+                (rest if fault else whole).append(found)
+        body = next(iter(whole + rest), None)
         if body is None:
             if refused:
                 raise TamperedCheckpointError("; ".join(why for _, why in refused))

@@ -304,10 +304,8 @@ class Look:
                             if self._places.enters(entry.path):
                                 waiting.append(entry.path)
                             continue
-                        if not self._places.counts(entry.path):
-                            continue
-                        s = entry.stat()
-                        if stat.S_ISREG(s.st_mode):
+                        if entry.is_file() and not entry.name.endswith(".pyc"):
+                            s = entry.stat()
                             state = (s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino)
                             found[entry.path] = state, s.st_atime_ns
                         if entries % 256 == 0 and time.monotonic() > until:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import re
+import secrets
 import sys
 import types
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,22 @@ from .cloudpickle import cloudpickle as functions  # type: ignore[import-untyped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+_process_id = secrets.token_hex(8)
+
+
+def identity_of(definition: Any) -> str:
+    """Return the identity of a class that a cell has defined: in every forked child the same."""
+    known = functions._DYNAMIC_CLASS_TRACKER_BY_CLASS.get(definition)
+    if known is None:
+        known = f"{_process_id}-{id(definition):x}"
+        functions._DYNAMIC_CLASS_TRACKER_BY_CLASS[definition] = known
+        functions._DYNAMIC_CLASS_TRACKER_BY_ID[known] = definition
+    return str(known)
+
+
+functions._get_or_create_tracker_id = identity_of  # cloudpickle's is random
 
 
 class NotSavedError(Exception):

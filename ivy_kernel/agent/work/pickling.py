@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 IN_BAND_BYTES = 1 << 16
 """Smaller buffers are part of the pickle."""
 
+WHOLE_NAMESPACE = "it holds all of the notebook's variables"
+
 CLASS_PREFIX = "class:"
 """Of the keys of cells' classes among those of variables, which are no names in Python."""
 
@@ -150,7 +152,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
         own = id(self.snapshot.namespace)
         for identity, (_, value) in self.memo.copy().items():
             if identity == own:
-                raise NotSavedError("it holds all of the notebook's variables")
+                raise NotSavedError(WHOLE_NAMESPACE)
             kind = type(value)
             if isinstance(value, IMMUTABLE) or identity in self.snapshot.live:
                 continue
@@ -217,7 +219,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
             return super().reducer_override(cls)
         if not isinstance(cls.__module__, str) or cls in functions._BUILTIN_TYPE_NAMES:
             return super().reducer_override(cls)
-        identity = functions._get_or_create_tracker_id(cls)
+        identity = live.identity_of(cls)
         self.snapshot.classes[identity] = cls
         self.has_code = True
         if identity in self._by_value:

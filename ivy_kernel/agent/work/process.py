@@ -8,6 +8,7 @@ import io
 import json
 import mmap
 import os
+import resource
 import select
 import signal
 import sys
@@ -117,8 +118,7 @@ class Child:
 
     def result(self) -> Json | None:
         """Return what it has written; ``None`` when it has not come to that."""
-        os.close(self._pipe)
-        self._place.flush()
+        self._close()
         _, _, rest = self._said.partition(b"\n")
         try:
             done: Json = json.loads(rest.decode("ascii"))
@@ -128,10 +128,15 @@ class Child:
 
     def kill(self) -> None:
         """End it, if it has not ended."""
-        with contextlib.suppress(OSError):
-            if not self.is_ready():
+        if self._pipe >= 0 and not self.is_ready():
+            with contextlib.suppress(OSError, ValueError):
                 os.kill(int(self._said.partition(b"\n")[0]), signal.SIGKILL)
+        self._close()
+
+    def _close(self) -> None:
+        if self._pipe >= 0:
             os.close(self._pipe)
+            self._pipe = -1
 
 
 def _fork() -> int:
@@ -145,7 +150,12 @@ def _make_modest() -> None:
     """Give way to everything else in the sandbox."""
     with contextlib.suppress(OSError):
         os.nice(10)
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+    with contextlib.suppress(Exception):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # Its name in lists of processes.
+    with contextlib.suppress(OSError), open("/proc/self/comm", "w") as file:  # noqa: PTH123 - as below
+        file.write("ivy-checkpoint")
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123 - no path is kept
         file.write("1000")
 
 
@@ -155,7 +165,7 @@ def _close_all_but(kept: int) -> None:
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)
     try:
-        names = os.listdir("/proc/self/fd")
+        names = os.listdir("/proc/self/fd")  # noqa: PTH208 - names alone are wanted
     except OSError:
         names = [str(number) for number in range(3, 1024)]
     for name in names:

@@ -298,9 +298,13 @@ class Receipt:
         return False
 
     def summary(self) -> Json:
-        """Return where the chain stands, and the packages that its records mean."""
+        """Return where the chain stands, the hashes that came after the last cell, the packages."""
+        until = time.monotonic() + HASH_SECONDS_LIMIT
+        while self.on_idle() and time.monotonic() < until:
+            pass
         self._chain.look()
         return {
+            "late": list(self._late),
             "head": self._chain.head,
             "count": self._chain.count,
             "packages": self._packages.lock(),

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 OWN_NAMES = frozenset(
     ("In", "Out", "_", "__", "___", "_i", "_ii", "_iii", "_ih", "_oh", "_dh", "_sh", "_exit_code")
 ) | frozenset(("__name__", "__doc__", "__package__", "__loader__", "__spec__", "__builtin__"))
-OWN_PATTERN = re.compile(r"_i?\d+|__builtins__|__annotations__|__ivy__|__file__|__session__")
+OWN_PATTERN = re.compile(
+    r"_i?\d+|__builtins__|__annotations__|__ivy__|__file__|__session__|__warningregistry__"
+)
 LAST = ("_", "__", "___")
 
 

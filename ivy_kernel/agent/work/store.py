@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 VERSION = 1
 INDEX = re.compile(r"index-(\d{8})\.json")
-INDEXES_LIMIT = 200
+INDEXES_LIMIT = 100
 FREE_SHARE = 0.1
 """Of the disk that is free, for everything here together."""
 
@@ -84,7 +84,8 @@ class Store:
         view = memoryview(data).cast("B") if not isinstance(data, bytes) else memoryview(data)
         digest = digest or digest_of(view)
         if not self.has(digest, view.nbytes):
-            self._objects.mkdir(0o700, parents=True, exist_ok=True)
+            for place in (self.directory, self._objects):
+                place.mkdir(0o700, parents=True, exist_ok=True)
             self._write(self._objects / digest, view)
         return [digest, view.nbytes]
 
@@ -160,9 +161,9 @@ class Store:
                 raise TamperedCheckpointError(f"{path.name} is for another {name}")
         return body
 
-    def is_whole(self, body: Json) -> bool:
-        """Whether every object of an index is there."""
-        return all(self.has(digest, size) for digest, size in body["objects"])
+    def names(self) -> set[str]:
+        """Return the names of the objects that are there, whatever they hold."""
+        return {name for name, _, _ in self._files()}
 
     def _signature(self, text: str) -> str:
         return hmac.new(self._key, text.encode("utf-8"), "sha256").hexdigest()

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from .cloudpickle import cloudpickle as functions  # type: ignore[import-untyped]  # as it is
 from .live import NotSavedError, describe, name_of
-from .pickling import CLASS_PREFIX, Pickled, Snapshot
+from .pickling import CLASS_PREFIX, WHOLE_NAMESPACE, Pickled, Snapshot
 from .store import NoSpaceError, Store, TamperedCheckpointError, digest_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     Json = dict[str, Any]
 
@@ -27,12 +27,17 @@ class Capture:
     Parameters
     ----------
     tell
-        Called with what is being pickled, in case that does not end.
+        Called with what is being pickled, in case that does not end; may raise ``TimeoutError``.
+    skipped
+        What is not tried, by key, and why.
     """
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, tell: Callable[[str], None], skipped: Mapping[str, str] | None = None
+    ) -> None:
         self._snapshot = Snapshot()
         self._tell = tell
+        self._skipped = skipped or {}
         self._parents: dict[str, str] = {}
         self._owners: dict[int, str] = {}
         self._values: dict[str, Any] = {}
@@ -57,12 +62,18 @@ class Capture:
         self._join()
 
     def _take_one(self, name: str, value: Any, by_value: Iterable[str] = ()) -> None:
-        self._tell(name)
         self._parents[name] = name
         self._values[name] = value
+        if value is self._snapshot.namespace:
+            self.missing[name] = WHOLE_NAMESPACE
+            return
+        if name in self._skipped:
+            self.missing[name] = self._skipped[name]
+            return
         try:
+            self._tell(name)
             self.pickled[name] = self._snapshot.pickle({name: value}, by_value)
-        except NotSavedError as error:
+        except (NotSavedError, TimeoutError) as error:
             self.missing[name] = str(error)
 
     def _drop(self, name: str, why: str) -> None:
@@ -106,6 +117,12 @@ class Capture:
         self._parents[other] = one
         return one != other
 
+    def alone(self, least_bytes: int) -> list[str]:
+        """Return what is at least so large and shares nothing."""
+        large = [k for k, one in self.pickled.items() if one.size_bytes >= least_bytes]
+        roots = [self._root(key) for key in self.pickled]
+        return [key for key in large if roots.count(self._root(key)) == 1]
+
     def groups(self) -> list[tuple[list[str], Pickled]]:
         """Return names and pickle of every group, small ones first."""
         members: dict[str, list[str]] = {}
@@ -115,12 +132,12 @@ class Capture:
         for names in members.values():
             one = self.pickled[names[0]]
             if len(names) > 1:
-                self._tell(names[0])
                 classes = [k[len(CLASS_PREFIX) :] for k in names if k.startswith(CLASS_PREFIX)]
                 try:
+                    self._tell(names[0])
                     together = {name: self._values[name] for name in names}
                     one = self._snapshot.pickle(together, classes)
-                except NotSavedError as error:
+                except (NotSavedError, TimeoutError) as error:
                     for name in names:
                         self.missing[name] = str(error)
                     continue

@@ -125,6 +125,7 @@ class Poller:
         base: int = calls.agent.header.get("base", 0)
         start = min(start, calls.agent.header.get("end", 0))
         self.inbox = Inbox(max(base, start), held_limit_bytes=held_limit_bytes)
+        self.log = str(calls.agent.nonce)
         self.scheduler = scheduler
         self.size_limit = ResponseSizeLimit()
         self.calls = calls

@@ -95,7 +95,7 @@ class PendingRequest:
         self.was_interrupted = False
         self._needs_reply = needs_reply
         self._needs_idle = needs_idle
-        self._reply: Message | None = None
+        self.reply: Message | None = None
         self._end: asyncio.Future[Message | None] = asyncio.get_running_loop().create_future()
 
     @property
@@ -117,7 +117,7 @@ class PendingRequest:
 
     def on_reply(self, reply: Message) -> None:
         """Keep the kernel's reply."""
-        self._reply = reply
+        self.reply = reply
         self._needs_reply = False
         self._check()
 
@@ -127,14 +127,9 @@ class PendingRequest:
         self._check()
 
     @property
-    def reply(self) -> Message | None:
-        """The kernel's reply, once it has come."""
-        return self._reply
-
-    @property
     def is_answered(self) -> bool:
         """Whether the kernel's reply has come."""
-        return self._reply is not None
+        return self.reply is not None
 
     def on_drained(self) -> None:
         """End with what has come: nothing more will."""
@@ -168,7 +163,7 @@ class PendingRequest:
 
     def _check(self) -> None:
         if not (self._needs_reply or self._needs_idle or self._end.done()):
-            self._end.set_result(self._reply)
+            self._end.set_result(self.reply)
 
 
 def _retrieve(task: asyncio.Task[Any]) -> None:
@@ -451,10 +446,7 @@ class Configuring:
         self._is_known = False
 
     def add_to(self, outbox: Outbox, holder: str) -> None:
-        """Put it into the outbox, so that it travels in the same call as the cell behind it.
-
-        ``holder`` is the kernel that the cell is meant for.
-        """
+        """Put it into the outbox, to travel in the call of the cell that ``holder`` gets next."""
         if self._owner is None or holder == self._holder:
             return
         self._holder, self._is_known = holder, False

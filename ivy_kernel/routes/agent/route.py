@@ -51,8 +51,7 @@ QUESTION_SECONDS = 30.0  # callers have their own, shorter limits
 INTERRUPT_SECONDS = 4.0
 GIVE_UP_SECONDS = 3.0
 """After the second interrupt of a cell, for it to end."""
-CONTROL_SECONDS = 60.0
-WORK_SECONDS = 60.0
+CONTROL_SECONDS = WORK_SECONDS = 60.0
 
 
 class AgentRoute:
@@ -348,7 +347,7 @@ class AgentRoute:
         poller = await self._connection.opened()
         self.holder = holder_of(poller.calls.agent.nonce, self._table.generation)
         self._configuring.add_to(poller.calls.outbox, self.holder)
-        poller.submit({"do": "nothing"})  # so that it goes out
+        poller.submit({"do": "nothing"})  # takes it along
         await self._configuring.finish(WORK_SECONDS)
 
     async def queue(self, request: Json) -> Json:

@@ -1,0 +1,253 @@
+"""What this machine keeps of a notebook: keys, cells, and the copy of a checkpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ivy_kernel.errors import TamperedCheckpointError
+from ivy_kernel.session.checkpoint_copies import CheckpointCopies
+from ivy_kernel.session.notebook_record import (
+    CELLS_KEPT,
+    KeptCell,
+    Life,
+    NotebookRecord,
+    notebook_path,
+)
+from ivy_kernel.session.restored import Restored, lacking_packages, names_in, setup_cells
+
+CHAT = ("local", "chat-1")
+
+
+def test_keys_are_kept_by_notebook_and_chat_in_a_private_file(tmp_path: Path) -> None:
+    """Each is 32 random bytes, the same for a later process, and another one for another chat."""
+    record = NotebookRecord(str(tmp_path / "one.ipynb"))
+    keys = [record.key, record.chat(CHAT).key, record.chat(("local", "chat-2")).key]
+    assert [len(key) for key in keys] == [32, 32, 32]
+    assert len(set(keys)) == 3
+    again = NotebookRecord(str(tmp_path / "one.ipynb"))
+    assert [again.key, again.chat(CHAT).key] == keys[:2]
+    assert NotebookRecord(str(tmp_path / "two.ipynb")).key not in keys
+    assert stat.S_IMODE(record.file.stat().st_mode) == 0o600
+
+
+def test_two_processes_do_not_lose_each_others_changes(tmp_path: Path) -> None:
+    """A record that was read earlier merges what it changes into the file."""
+    one, two = (NotebookRecord(str(tmp_path / "n.ipynb")) for _ in range(2))
+    one.keep_session_key("abc")
+    two.chat(CHAT).keep(lock={"pip": {"a": "1"}})
+    again = NotebookRecord(str(tmp_path / "n.ipynb"))
+    assert again.session_key == "abc"
+    assert again.chat(CHAT).lock == {"pip": {"a": "1"}}
+
+
+def test_the_newest_code_of_cells_is_kept_within_limits() -> None:
+    """A number that ran again has its newest code; the oldest cells are dropped."""
+    chat = NotebookRecord(kernel="k").chat(CHAT)
+    chat.add_cells([KeptCell(1, "a", "x = 1", "L"), KeptCell(2, "b", "y = 2", "L")])
+    chat.add_cells([KeptCell(1, "a", "x = 3", "L"), KeptCell(1, "a", "other", "M")])
+    assert [cell.code for cell in chat.cells] == ["y = 2", "x = 3", "other"]
+    assert {n: cell.code for n, cell in chat.cells_of("L").items()} == {2: "y = 2", 1: "x = 3"}
+    chat.add_cells([KeptCell(n, "", "z", "N") for n in range(CELLS_KEPT)])
+    assert len(chat.cells) == CELLS_KEPT
+    assert chat.cells[0].life == "N"
+
+
+def test_a_record_that_cannot_be_read_counts_as_none(tmp_path: Path) -> None:
+    """Nothing raises, and the notebook begins anew."""
+    record = NotebookRecord(str(tmp_path / "n.ipynb"))
+    key = record.key
+    record.file.write_text('{"version": 1, "chats": ')
+    assert NotebookRecord(str(tmp_path / "n.ipynb")).key != key
+
+
+def test_the_notebook_is_known_where_jupyter_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Absolute, or relative to the server's directory; a console has none."""
+    (tmp_path / "n.ipynb").touch()
+    monkeypatch.chdir(tmp_path)
+    for name, found in (
+        (str(tmp_path / "n.ipynb"), str(tmp_path / "n.ipynb")),
+        ("folder/n.ipynb", str(tmp_path / "n.ipynb")),
+        ("folder/other.ipynb", ""),
+        ("console-1-abc", ""),
+    ):
+        monkeypatch.setenv("JPY_SESSION_NAME", name)
+        assert notebook_path() == found
+
+
+def test_cells_after_a_checkpoint_are_those_that_ended_after_it() -> None:
+    """By the order in which they ran, not by their numbers."""
+    life = Life(ended=[1, 2, 3, 2, 5])
+    assert life.cells_after(2) == [5]
+    assert life.cells_after(5) == []
+    assert life.cells_after(7) == [1, 2, 3, 2, 5]
+
+
+@pytest.mark.parametrize(
+    ("code", "needed"),
+    [
+        ("print(f.read())", True),
+        ("f = open('x')\nf.read()", False),
+        ("f += 1", True),
+        ("def g():\n    return f", True),
+        ("def f():\n    return f", False),
+        ("import f\nf.x", False),
+        ("if y:\n    f = 1\nf", True),
+        ("await f", True),
+        ("%timeit f()", True),
+        ("!ls", False),
+        ("%%R\nplot(f)", True),
+        ("this is no Python: f", True),
+        ("x = 'f'", False),
+        ("del f", True),
+    ],
+)
+def test_a_cell_needs_the_names_that_it_does_not_set_first(code: str, needed: bool) -> None:
+    """Rather too many than too few: code that is no Python counts with all its words."""
+    assert ("f" in names_in(code)) is needed
+
+
+def test_setup_cells_are_read_from_the_notebook(tmp_path: Path) -> None:
+    """In order, those with the tag; a file that is no notebook has none."""
+    cells = [
+        {"cell_type": "code", "source": ["a\n", "b"], "metadata": {"tags": ["ivy-setup"]}},
+        {"cell_type": "code", "source": "c", "metadata": {}},
+        {"cell_type": "markdown", "source": "d", "metadata": {"tags": ["ivy-setup"]}},
+        {"cell_type": "code", "source": "e", "metadata": {"tags": ["x", "ivy-setup"]}},
+    ]
+    path = tmp_path / "n.ipynb"
+    path.write_text(json.dumps({"cells": cells}))
+    assert setup_cells(str(path)) == ["a\nb", "e"]
+    path.write_text("[1]")
+    assert setup_cells(str(path)) == setup_cells("") == []
+
+
+def test_packages_that_are_not_there_any_more_are_named() -> None:
+    """Gone, or of another version."""
+    lock = {"pip": {"a": "1", "b": "2", "c": "3"}, "r": {"d": "4"}}
+    assert lacking_packages(lock, {"pip": {"a": "1", "b": "9"}}) == ["b 2", "c 3", "d 4"]
+
+
+def test_one_sentence_says_what_came_back_and_what_did_not() -> None:
+    """With the cells that made the rest, and how to run them again."""
+    result = {
+        "number": 12,
+        "restored": ["a", "b"],
+        "missing": {"f": {"why": "open file", "cell": 3}},
+    }
+    restored = Restored.of(result, place="its disk", lacking=[], changed=[])
+    restored.what_ended = "The sandbox"
+    restored.cells = {3: KeptCell(3, "id-3", "f = open('x')")}
+    assert restored.sentence() == (
+        "The sandbox had ended; restored 2 variables as they were after cell 12, from its disk. "
+        "Not restored: f (open file, cell 3). Cell 3 made that. %ivy restore --rerun runs it again."
+    )
+    bundle = restored.bundle()
+    assert bundle is not None
+    facts = bundle["application/vnd.ivy.restore+json"]
+    assert (facts["cells"], facts["actions"]) == (["id-3"], ["rerun"])
+    restored.missing = {}
+    assert restored.bundle() is None
+
+
+# Copies -------------------------------------------------------------------------------------------
+class FilesHere:
+    """A sandbox's files in a local directory, as far as copies use them."""
+
+    def __init__(self, top: Path) -> None:
+        self.top = top
+
+    async def read(self, path: str, *, limit_bytes: int) -> bytes:
+        """Return a file's bytes."""
+        return (self.top / path).read_bytes()[:limit_bytes]
+
+    async def stat(self, path: str) -> Any:
+        """Return an entry with its path."""
+        return type("Entry", (), {"path": path})
+
+    async def get(self, remote: str, local: Path, *, overwrite: bool, only: Any) -> None:
+        """Bring the listed files here."""
+        for entry in only:
+            (local / entry.name).write_bytes((self.top / entry.path).read_bytes())
+
+    async def put(self, local: Path, remote: str, *, overwrite: bool, only: Any) -> None:
+        """Take files from here."""
+        for name in only:
+            target = self.top / remote / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes((local / name).read_bytes())
+
+
+def checkpoint(top: Path, key: bytes, values: dict[str, bytes]) -> dict[str, Any]:
+    """Write a checkpoint as a sandbox has it; return its summary."""
+    objects, groups = [], []
+    (top / "c" / "objects").mkdir(parents=True)
+    for name, data in values.items():
+        digest = hashlib.sha256(data).hexdigest()
+        (top / "c" / "objects" / digest).write_bytes(data)
+        objects.append([digest, len(data)])
+        groups.append({"names": [name], "object": digest})
+    body = json.dumps({"groups": groups})
+    signature = hmac.new(key, body.encode(), hashlib.sha256).hexdigest()
+    (top / "c" / "index-00000001.json").write_text(
+        json.dumps({"body": body, "signature": signature})
+    )
+    return {"sequence": 1, "file": "index-00000001.json", "objects": objects}
+
+
+def test_a_copy_is_put_back_as_it_was(tmp_path: Path) -> None:
+    """Opaque bytes in private files; what is there already is not fetched again."""
+    chat = NotebookRecord(kernel="k").chat(CHAT)
+    summary = checkpoint(tmp_path / "old", chat.key, {"x": b"one", "y": b"two"})
+    copies = CheckpointCopies(chat, limit_bytes=1000)
+    copied = asyncio.run(copies.fetch(FilesHere(tmp_path / "old"), "c", summary))  # type: ignore[arg-type]  # as far as it is used
+    assert (copied.objects, copied.is_whole, copied.left_out) == (2, True, ())
+    again = asyncio.run(copies.fetch(FilesHere(tmp_path / "old"), "c", summary))  # type: ignore[arg-type]  # likewise
+    assert again.objects == 0
+    files = [path for path in copies.directory.rglob("*") if path.is_file()]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
+    assert asyncio.run(copies.put_back(FilesHere(tmp_path / "new"), "c")) == []  # type: ignore[arg-type]  # likewise
+    for path in (tmp_path / "old" / "c").rglob("*"):
+        if path.is_file():
+            assert (tmp_path / "new" / path.relative_to(tmp_path / "old")).read_bytes() == (
+                path.read_bytes()
+            )
+
+
+def test_what_is_too_large_for_the_copy_is_named(tmp_path: Path) -> None:
+    """The small objects are taken first."""
+    chat = NotebookRecord(kernel="k").chat(CHAT)
+    summary = checkpoint(tmp_path / "old", chat.key, {"big": b"x" * 900, "small": b"y" * 200})
+    copies = CheckpointCopies(chat, limit_bytes=1000)
+    copied = asyncio.run(copies.fetch(FilesHere(tmp_path / "old"), "c", summary))  # type: ignore[arg-type]  # as far as it is used
+    assert (copied.objects, copied.left_out) == (1, ("big",))
+
+
+@pytest.mark.parametrize("part", ["index", "object"])
+def test_a_copy_that_was_changed_is_not_sent(tmp_path: Path, part: str) -> None:
+    """Of a changed index nothing is; a changed object is left out, and its variables are named."""
+    chat = NotebookRecord(kernel="k").chat(CHAT)
+    summary = checkpoint(tmp_path / "old", chat.key, {"x": b"one", "y": b"two"})
+    copies = CheckpointCopies(chat, limit_bytes=1000)
+    asyncio.run(copies.fetch(FilesHere(tmp_path / "old"), "c", summary))  # type: ignore[arg-type]  # as far as it is used
+    new = tmp_path / "new"
+    if part == "index":
+        index = copies.directory / "index-00000001.json"
+        index.write_text(index.read_text().replace('[\\"x\\"]', '[\\"z\\"]'))
+        with pytest.raises(TamperedCheckpointError, match="signature"):
+            asyncio.run(copies.put_back(FilesHere(new), "c"))  # type: ignore[arg-type]  # likewise
+        assert not new.exists()
+    else:
+        digest = hashlib.sha256(b"one").hexdigest()
+        (copies.directory / "objects" / digest).write_bytes(b"eno")
+        assert asyncio.run(copies.put_back(FilesHere(new), "c")) == ["x"]  # type: ignore[arg-type]  # likewise
+        assert not (new / "c" / "objects" / digest).exists()
