@@ -22,7 +22,13 @@ from ivy_kernel.cli.app import (
 )
 from ivy_kernel.cli.execution import check_target, read_notebook, write_notebook
 from ivy_kernel.cli.setup import KERNEL_NAME
-from ivy_kernel.errors import SandboxError, SandboxFileError, UsageError
+from ivy_kernel.errors import (
+    ApiError,
+    NetworkError,
+    SandboxError,
+    SandboxFileError,
+    UsageError,
+)
 from ivy_kernel.kernel.local import runs_locally, split_cell
 from ivy_kernel.models import Cell, Json, Message, Sink, sendable
 from ivy_kernel.routes.tools import SandboxTools
@@ -48,6 +54,9 @@ LOOK_SECONDS = 0.5
 
 LONGEST_LOOK_SECONDS = 4.0
 """The same while nothing of it changes."""
+
+PATIENCE_SECONDS = 60.0
+"""A run is followed on when its sandbox is not reached for so long."""
 
 
 # Detaching ----------------------------------------------------------------------------------------
@@ -426,16 +435,27 @@ def as_document(notebook: Json, record: RunRecord) -> Any:
 
 # Following a run ----------------------------------------------------------------------------------
 async def follow(runs: SandboxRuns, record: RunRecord) -> RunRecord:
-    """Print what a run's cells show, as it comes, until the run is over; return its record."""
+    """Print what a run's cells show, as it comes, until the run is over; return its record.
+
+    Raises
+    ------
+    IvyError
+        The sandbox could not be reached for a minute; the run may go on.
+    """
     printer = OutputPrinter()
-    pause_seconds, seen = LOOK_SECONDS, -1
+    pause_seconds, seen, reached = LOOK_SECONDS, -1, monotonic_seconds()
     while True:
-        if record.writes != seen or record.state != "running":
-            seen, pause_seconds = record.writes, LOOK_SECONDS
-            begun = [at for _, at, _ in record.queue[: record.cell]]
-            printer.show((await runs.notebook(record))["cells"], begun)
-        if record.state != "running":
-            return record
-        await asyncio.sleep(pause_seconds)
-        pause_seconds = min(pause_seconds * 1.3, LONGEST_LOOK_SECONDS)
-        record = await runs.current(record)
+        try:
+            if record.writes != seen or record.state != "running":
+                begun = [at for _, at, _ in record.queue[: record.cell]]
+                printer.show((await runs.notebook(record))["cells"], begun)
+                seen, pause_seconds = record.writes, LOOK_SECONDS
+            if record.state != "running":
+                return record
+            await asyncio.sleep(pause_seconds)
+            pause_seconds = min(pause_seconds * 1.3, LONGEST_LOOK_SECONDS)
+            record, reached = await runs.current(record), monotonic_seconds()
+        except (ApiError, NetworkError):
+            if monotonic_seconds() - reached > PATIENCE_SECONDS:
+                raise
+            await asyncio.sleep(LONGEST_LOOK_SECONDS)

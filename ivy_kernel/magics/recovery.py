@@ -21,6 +21,7 @@ from ivy_kernel.session.runs import RunRecord, new_run_id, submit_run
 from ivy_kernel.session.session import CHECKPOINTS_OFF, Session
 
 CHECKPOINT_SECONDS = 3600.0
+KERNELSPEC = {"name": "ivy-sandbox", "display_name": "Ivy Sandbox", "language": "python"}
 PACKAGES_SECONDS = 60.0
 INSTALL_SECONDS = 1800.0
 
@@ -264,7 +265,12 @@ async def hand_over(session: Session, handed: HandedCells, sink: Sink) -> RunRec
     recovery = session.recovery
     record = await submit_run(
         session,
-        {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5},
+        {
+            "cells": cells,
+            "metadata": {"kernelspec": KERNELSPEC},
+            "nbformat": 4,
+            "nbformat_minor": 5,
+        },
         [(cell_id, at, allows) for at, (cell_id, _, allows) in enumerate(handed.cells)],
         sink,
         run_id=handed.run_id,

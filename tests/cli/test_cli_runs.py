@@ -24,6 +24,7 @@ from thoroughness import further
 from waiting import until
 
 from ivy_kernel.agent.outputs import outputs_digest
+from ivy_kernel.session.journal_reader import JournalReader
 
 Json = dict[str, Any]
 COUNTS = "print({!r}, file=open('counted', 'a'))\n"
@@ -144,10 +145,11 @@ def test_a_cell_that_needs_this_machine_is_named_and_nothing_is_run(ivy: Command
 def test_other_routes_cannot_run_a_notebook_unwatched(detached: Detached) -> None:
     """It is said why; no cell is run."""
     write_notebook(detached.ivy.home.work / "a.ipynb", COUNTS.format("once"))
+    before = list(detached.server.root.rglob("run.json"))
     answer = detached.ivy("run", "--detach", "a.ipynb", IVY_ROUTE="notebook")
     assert (answer.returncode, answer.stdout) == (1, "")
     assert "on the agent route alone" in answer.stderr
-    assert detached.runs() == []
+    assert list(detached.server.root.rglob("run.json")) == before
 
 
 def test_a_run_is_followed_left_and_cancelled(detached: Detached) -> None:
@@ -274,9 +276,17 @@ def kernel(start_kernel: StartKernel, detached: Detached) -> KernelDriver:
 
 
 def test_the_rest_of_a_notebook_runs_on_in_its_own_kernel(
-    kernel: KernelDriver, detached: Detached
+    start_kernel: StartKernel, detached: Detached
 ) -> None:
-    """With the variables that are there; a cell that is run meanwhile comes after it."""
+    """With the variables that are there; a cell that is run meanwhile comes after it.
+
+    What it shows goes into the kernel's journal, from which an open page has it.
+    """
+    home = detached.ivy.home
+    notebook = str(write_notebook(home.work / "lab.ipynb", "1"))
+    kernel = start_kernel(
+        chat_id=detached.chat, home=home, IVY_ROUTE="agent", JPY_SESSION_NAME=notebook
+    )
     kernel.run("steps = ['watched']")
     go = detached.root_of_cells(kernel) / "go"
     ran = kernel.run(
@@ -293,6 +303,11 @@ def test_the_rest_of_a_notebook_runs_on_in_its_own_kernel(
     assert kernel.finish(message_id).result == "['watched', 'first', 'second']"
     record = detached.ended(run_id)
     assert (record["state"], record["name"], record["cells"]) == ("ended", "lab.ipynb", 2)
+    (journal,) = (home.data / "ivy" / "outputs").glob("*.jsonl")
+    cells, _ = JournalReader(journal).cells()
+    assert cells["b"]["outputs"] == [{"output_type": "stream", "name": "stdout", "text": "told\n"}]
+    assert [cells[cell]["fate"] for cell in "ab"] == ["succeeded", "succeeded"]
+    assert [cells[cell]["number"] for cell in "ab"] == [record["number"] + 1, record["number"] + 2]
     answer = detached.ivy("runs", "fetch", run_id)
     fetched = json.loads((detached.ivy.home.work / "lab.executed.ipynb").read_text())
     assert answer.returncode == 0
