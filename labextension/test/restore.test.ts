@@ -42,11 +42,18 @@ describe('drawRestored', () => {
     ]);
   });
 
+  it('does not list what its sentence names already', () => {
+    const text = 'Not back: model (it holds a lock), data (too large).';
+    const node = draw({ ...BODY, text });
+    expect(node.querySelector('li')).toBeNull();
+    expect(node.textContent).toContain(text);
+  });
+
   it('shows markup as the text that it is', () => {
     const markup = '<img src=x onerror="alert(1)"><b>bold</b>';
-    const node = draw({ text: markup, missing: { [markup]: markup } });
+    const node = draw({ text: markup, missing: { [`${markup}2`]: markup } });
     expect(node.querySelector('img, b')).toBeNull();
-    expect(node.textContent).toBe(`${markup}${markup}: ${markup}`);
+    expect(node.textContent).toBe(`${markup}${markup}2: ${markup}`);
   });
 
   it('offers nothing in a notebook that is not trusted, and says so', () => {

@@ -37,7 +37,7 @@ def test_cells_run_again_by_one_click(lab: Lab, sandbox: RunningSandbox, axe_sou
     """The cells that made what is missing are run by their button, and no others."""
     sandbox.ready(CHAT, SESSION, CAMPAIGN)
     document = {
-        "text": f"Back: 2 variables of cell [3]. Not back: model. {MARKUP}",
+        "text": f"Restored 2 variables as they were after cell 3. {MARKUP}",
         "missing": {"model": {"why": f"it holds a lock {MARKUP}", "cell": 1}},
         "cells": ["cell-0"],
         "actions": ["rerun"],
@@ -46,7 +46,7 @@ def test_cells_run_again_by_one_click(lab: Lab, sandbox: RunningSandbox, axe_sou
     lab.open_notebook(name)
     lab.run_all()
     said = restoration(lab)
-    expect(said).to_contain_text("Not back: model.")
+    expect(said).to_contain_text("as they were after cell 3. <img")
     expect(said.get_by_role("listitem")).to_contain_text("model: it holds a lock <img")
     outputs = lab.outputs()
     expect(outputs.last).to_have_text("run 2")

@@ -91,7 +91,8 @@ export function drawRestored(
 ): void {
   node.replaceChildren(make('p', 'jp-ivy-restore-text', {}, [restored.text]));
   const { missing } = restored;
-  if (missing.length > 0) {
+  // The sentence names a few with their reasons, and only counts more.
+  if (missing.some(one => !restored.text.includes(one.name))) {
     const rows = missing
       .slice(0, MISSING_SHOWN)
       .map(({ name, why }) =>
