@@ -239,7 +239,7 @@ _STATES: tuple[tuple[str, Callable[[Any], Any], Callable[[Any, Any], None]], ...
     ("numpy", _save_numpy, _load_numpy),
     ("torch", _save_torch, _load_torch),
     ("random", lambda _: random.getstate(), lambda _, value: random.setstate(value)),
-    ("cwd", lambda _: os.getcwd(), lambda _, value: os.chdir(value)),
+    ("cwd", lambda _: os.getcwd(), lambda _, value: os.chdir(value)),  # noqa: PTH109 - a text is kept
 )
 """Name, how to save it (``None``: nothing), and how to bring it back. Random states come late."""
 

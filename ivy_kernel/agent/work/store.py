@@ -113,7 +113,7 @@ class Store:
     def indexes(self) -> list[tuple[int, Path]]:
         """Return sequence number and path of every index, newest first."""
         try:
-            names = os.listdir(self.directory)
+            names = os.listdir(self.directory)  # noqa: PTH208 - names alone
         except OSError:
             return []
         found = ((INDEX.fullmatch(name), name) for name in names)
@@ -224,7 +224,7 @@ class Store:
         temporary = path.with_name(f".{os.getpid()}-{self._count}")
         try:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with open(descriptor, "wb", buffering=0) as file:
+            with open(descriptor, "wb", buffering=0) as file:  # noqa: PTH123 - a descriptor
                 while data.nbytes:
                     data = data[file.write(data) :]
                 if is_durable:
