@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import pickle
-import random
 import sys
 import time
 import warnings
@@ -81,6 +80,8 @@ class Checkpoints(Part):
         self._made: dict[str, tuple[int, int]] = {}
         self._stubborn: dict[str, tuple[Any, str]] = {}
         self._failures = 0
+        self._fault = ""
+        self._lost: dict[str, Json] = {}
         self._began = self._tried = time.monotonic()
         self._rested = 0.0
         self.blocked_seconds = 0.0
@@ -153,6 +154,7 @@ class Checkpoints(Part):
             is_known = known is not None and known[0] == id(value)
             made[name] = known if known is not None and is_known else (id(value), self._number)
         self._made = made
+        self._lost = {name: known for name, known in self._lost.items() if name not in made}
 
     # -- writing
 
@@ -163,8 +165,6 @@ class Checkpoints(Part):
     def _write_in_child(self, tell: Any) -> Json:
         capture = Capture(tell, self._skipped())
         Child.silence()
-        # Forking has seeded it anew.
-        random.setstate(self._moment["random"])
         return self._write(capture, tell, may_verify=True)
 
     def _write_in_place(self, deadline_seconds: float) -> None:
@@ -223,10 +223,14 @@ class Checkpoints(Part):
                 "number": self._number,
                 "python": ".".join(map(str, sys.version_info[:2])),
                 "names": told,
+                # What did not come back once is missing until it is made again.
                 "missing": {
-                    name: {"why": why, "cell": self._made.get(name, (0, self._number))[1]}
-                    for name, why in capture.missing.items()
-                    if name in names
+                    **self._lost,
+                    **{
+                        name: {"why": why, "cell": self._made.get(name, (0, self._number))[1]}
+                        for name, why in capture.missing.items()
+                        if name in names
+                    },
                 },
                 "groups": groups,
                 "state": [digest, size],
@@ -256,7 +260,8 @@ class Checkpoints(Part):
 
     def _take(self, done: Json) -> None:
         if "error" in done:
-            print("checkpoint:", done["error"], file=sys.__stderr__)
+            self._fault = str(done["error"])
+            print("checkpoint:", self._fault, file=sys.__stderr__)
             return
         with contextlib.suppress(TamperedCheckpointError):
             path = self._store.directory / f"index-{done['sequence']:08d}.json"
@@ -277,9 +282,10 @@ class Checkpoints(Part):
 
     def _write_now(self, _: Json) -> Json:
         """Write a checkpoint, and wait for it."""
-        if self._child is not None:
-            self._child.wait()
-            self._collect()
+        if self._child is not None and not self._child.wait():
+            self._give_up(self._child, "it took too long to save")
+        self._collect()
+        self._fault = ""
         if state.may_fork():
             self._failures, before = 0, -1
             while before < self._failures < FAILURES_LIMIT:
@@ -292,15 +298,18 @@ class Checkpoints(Part):
         else:
             self._write_in_place(CHILD_ON_REQUEST_SECONDS)
         body = self._newest()
-        if body is None:
-            raise OSError(f"no checkpoint could be written in {self._store.directory}")
+        if body is None or self._fault:
+            why = self._fault or "nothing came of it"
+            raise OSError(f"no checkpoint could be written in {self._store.directory}: {why}")
         return {**self._summary(body), "history": self._history()}
 
     def _newest(self) -> Json | None:
         found: Iterator[Json] = (body for _, body, fault in self._valid() if body and not fault)
         return next(found, None)
 
-    def _valid(self, at: float | None = None) -> Iterator[tuple[Path, Json | None, str]]:
+    def _valid(
+        self, at: float | None = None, *, partial: bool = False
+    ) -> Iterator[tuple[Path, Json | None, str]]:
         """Yield path, body and fault of every index up to a cell, newest first.
 
         One that has a body and a fault is signed, and some of its objects are gone.
@@ -313,13 +322,14 @@ class Checkpoints(Part):
                 yield path, None, str(error)
                 continue
             if at is None or body["number"] <= at:
-                is_whole = there.issuperset(digest for digest, _ in body["objects"])
+                is_whole = partial or there.issuperset(digest for digest, _ in body["objects"])
                 yield path, body, "" if is_whole else f"some objects of {path.name} are gone"
 
     def _index(self, content: Json) -> Json:
         """Tell of a checkpoint."""
         self._collect()
-        bodies = [body for _, body, fault in self._valid(content.get("at")) if body and not fault]
+        found = self._valid(content.get("at"), partial=bool(content.get("partial")))
+        bodies = [body for _, body, fault in found if body and not fault]
         if not bodies:
             return {"sequence": 0, "history": self._history()}
         return {**self._summary(bodies[0]), "history": self._history()}
@@ -347,10 +357,14 @@ class Checkpoints(Part):
     def _restore(self, content: Json) -> Json:
         """Bring the variables of a checkpoint back into this process."""
         began = time.monotonic()
+        if self._child is not None:  # it is at a state that is not the newest any more
+            self._child.kill()
+            self._child = None
         refused: list[list[str]] = []
         whole: list[Json] = []
         rest: list[Json] = []
-        for path, found, fault in self._valid(content.get("at")):
+        partial = bool(content.get("partial"))
+        for path, found, fault in self._valid(content.get("at"), partial=partial):
             if fault:
                 refused.append([path.name, fault])
             if found is not None:
@@ -364,18 +378,25 @@ class Checkpoints(Part):
         try:
             saved = pickle.loads(self._store.load(*body["state"]))  # noqa: S301 - its hash is signed
         except TamperedCheckpointError as error:
-            refused.append([str(error).split(" ", 1)[0], str(error)])
+            if not partial or body["state"][0] in self._store.names():
+                refused.append([str(error).split(" ", 1)[0], str(error)])
         state.prepare(self._host, saved)
         is_same_python = body["python"] == ".".join(map(str, sys.version_info[:2]))
-        values, lost, files = load_groups(body["groups"], self._store, may_load_code=is_same_python)
+        values, lost, files = load_groups(
+            body["groups"], self._store, may_load_code=is_same_python, partial=partial
+        )
         missing = {
-            name: {"why": why, "cell": body["names"][name]["cell"]}
-            for name, why in lost.items()
-            if name in body["names"]
+            **body["missing"],
+            **{
+                name: {"why": why, "cell": body["names"][name]["cell"]}
+                for name, why in lost.items()
+                if name in body["names"]
+            },
         }
         state.bring_back(self._host, values, saved, body["number"])
         self._number, self._last = body["number"], body
         self._is_stale = False
+        self._lost = dict(missing)
         self._note_names()
         self._made.update(
             {n: (self._made[n][0], k["cell"]) for n, k in body["names"].items() if n in self._made}
@@ -384,7 +405,7 @@ class Checkpoints(Part):
             "number": body["number"],
             "sequence": body["sequence"],
             "restored": sorted(name for name in values if name.isidentifier()),
-            "missing": {**body["missing"], **missing},
+            "missing": missing,
             "refused": refused + files,
             "seconds": round(time.monotonic() - began, 3),
         }

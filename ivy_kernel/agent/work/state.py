@@ -74,7 +74,9 @@ def baseline() -> Json:
 
 def moment() -> Json:
     """Return what forking changes, and what is done in the child."""
-    return {"random": random.getstate(), "filters": list(warnings.filters)}
+    # A category that a cell has defined is none before that class is back.
+    filters = [one for one in warnings.filters if one[2].__module__ != "__main__"]
+    return {"random": random.getstate(), "filters": filters}
 
 
 def capture(host: Any, known: Json, before: Json) -> bytes:
@@ -210,6 +212,11 @@ def _save_history(host: Any) -> Any:
 
 def _load_history(host: Any, value: Any) -> None:
     history = host.shell.history_manager
+    # The numbers of cells begin anew, and are one for each cell of a session in IPython's database.
+    if getattr(history, "enabled", False):
+        with contextlib.suppress(Exception):  # the database is nothing that cells depend on
+            history.end_session()
+            history.new_session()
     # In place: ``In`` is this list.
     history.input_hist_parsed[:], history.input_hist_raw[:] = value[0], value[1]
     history._i, history._ii, history._iii = value[2]
