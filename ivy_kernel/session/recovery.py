@@ -313,16 +313,17 @@ class Recovery:
 
         Raises
         ------
-        SandboxLostError
-            There was nothing to restore: the loss, told as ever.
         IvyError
-            The sandbox is not there, and the next cell tries again.
+            There was nothing to restore, which a loss tells; or the next cell can try again.
         """
-        self._loss = loss
+        was_told, self._loss = loss is self._loss, loss
         restored = await self._bring_back(run, cell, sink, loss=loss, at=None)
         if isinstance(restored, Outcome):
             return restored
         if restored is None:
+            self._loss = None
+            if was_told:
+                return None
             raise loss
         # Another checkpoint than the wanted one, which was not whole, is of no use to the cell.
         is_wanted = restored.sequence == int(self.summary.get("sequence", 0))
