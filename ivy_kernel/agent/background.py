@@ -14,6 +14,7 @@ import types
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from . import extension
 from .wire import replace_surrogates
 
 if TYPE_CHECKING:
@@ -34,9 +35,6 @@ SILENT_THREADS = (
     "tqdm._monitor",  # it redraws bars that a cell has left, and stays for ever
 )
 """Modules of thread classes that come with libraries and have nothing to say."""
-
-OWN_DIRECTORY = __file__[: -len("background.py")]
-"""Of the agent's own code, whose callbacks print nothing."""
 
 IDLE_WORKER = ("concurrent/futures/thread.py", "_worker")
 """Where a worker of a thread pool waits for something to do."""
@@ -112,7 +110,7 @@ class BackgroundWork:
         name: str | None = getattr(code, "co_filename", None)
         if name is None:  # written in C: a function of a module, such as print, is the user's
             return isinstance(getattr(callback, "__self__", None), types.ModuleType)
-        if name.startswith(OWN_DIRECTORY):
+        if name in (__file__, extension.__file__):
             return False
         # A server that listens has a callback of asyncio's own, and may have a handler that prints.
         return not name.startswith(self._machinery) or code.co_name == "_accept_connection"

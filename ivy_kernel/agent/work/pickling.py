@@ -16,7 +16,7 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
-from . import cloudpickle, live
+from . import live
 from .cloudpickle import cloudpickle as functions  # type: ignore[import-untyped]  # as it is
 from .live import NotSavedError, describe, name_of
 
@@ -126,7 +126,7 @@ class Snapshot:
         return known[1]
 
 
-class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
+class Pickler(functions.Pickler):  # type: ignore[misc]  # cloudpickle has no types
     """Cloudpickle's pickler, for values that come back into a live notebook."""
 
     def __init__(self, file: Any, snapshot: Snapshot, by_value: frozenset[str]) -> None:
