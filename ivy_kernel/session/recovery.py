@@ -379,7 +379,7 @@ class Recovery:
             lacking = await run.prepare(self._offer_packages(kernel)) if is_other else []
             if isinstance(lacking, Outcome):
                 return lacking
-            wanted = {"do": "restore", "at": at}
+            wanted = {"do": "restore", "at": at, "partial": place != "its disk"}
             result = await run.prepare(kernel.work(wanted, timeout_seconds=RESTORE_SECONDS))
             if isinstance(result, Outcome):
                 return result
