@@ -325,3 +325,16 @@ def test_making_room_leaves_the_newest_of_the_life_before(tmp_path: Path) -> Non
             history = kernel.ask("checkpoint", now=True)["history"]
         assert [sequence for sequence, _, _ in history] == [6, 2]
         assert kernel.ask("restore")["restored"] == ["a"]
+
+
+def test_where_nothing_can_be_forked_values_that_draw_take_no_number(tmp_path: Path) -> None:
+    """Their code runs in the notebook's process then, and its random numbers go on as without."""
+    with contextlib.closing(BareKernel(tmp_path)) as kernel:
+        kernel.configure()
+        kernel.run("import random, sys, types; sys.modules['cupy'] = types.ModuleType('cupy')")
+        kernel.run(
+            "class Drawn:\n def __reduce__(self): return float, (random.random(),)\n"
+            "drawn = Drawn(); random.seed(7); before = random.getstate()"
+        )
+        assert "drawn" in kernel.ask("checkpoint", now=True)["names"]
+        assert kernel.run("print(random.getstate() == before)")["text"] == "True\n"

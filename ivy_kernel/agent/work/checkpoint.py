@@ -192,7 +192,7 @@ class Checkpoints(Part):
             if time.monotonic() > end and name:
                 raise TimeoutError("it would have held up the notebook")
 
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), state.same_random_numbers(self._host):
             warnings.simplefilter("ignore")
             done = self._write(Capture(tell, self._skipped()), tell, may_verify=False)
         self._is_stale = False
