@@ -311,6 +311,25 @@ def test_what_was_restored_is_the_newest_again(saved: tuple[BareKernel, Path]) -
     assert len(list(directory.glob("index-*"))) == 5 + 2  # two were gone back to, one as it was
 
 
+def test_a_cell_that_runs_again_does_not_pass_for_the_state_of_then(
+    saved: tuple[BareKernel, Path], tmp_path: Path
+) -> None:
+    """It has its old number; the state is that of the newest cell, and so is the count."""
+    kernel, _ = saved
+    kernel.run("n = 2")
+    kernel.ask("checkpoint", now=True)
+    kernel.run("n = 3")
+    kernel.run("again = 1", number=1)
+    assert kernel.ask("checkpoint", now=True)["number"] == 1
+    assert kernel.ask("restore", at=2)["number"] == 2
+    assert kernel.run("print(n)")["text"] == "2\n"
+    with contextlib.closing(BareKernel(tmp_path)) as other:
+        other.configure()
+        other.ask("restore", at=3)
+        after = other.run("print(n)")
+        assert (after["text"], after["number"]) == ("3\n", 4)
+
+
 def test_making_room_leaves_the_newest_of_the_life_before(tmp_path: Path) -> None:
     """A new life that fills the space removes its own old checkpoints first."""
     with contextlib.closing(BareKernel(tmp_path)) as kernel:
