@@ -127,6 +127,11 @@ class Life:
         last = len(self.ended) - 1 - self.ended[::-1].index(number)
         return self.ended[last + 1 :]
 
+    def go_back_to(self, number: int) -> None:
+        """Forget the cells that ended after the one with this number: the user wants them undone."""
+        after = len(self.cells_after(number))
+        self.ended = self.ended[: len(self.ended) - after] or [number]
+
 
 class NotebookRecord:
     """The record of one notebook. Reading never raises: what cannot be read counts as not kept.
