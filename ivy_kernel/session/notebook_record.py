@@ -128,7 +128,7 @@ class Life:
         return self.ended[last + 1 :]
 
     def go_back_to(self, number: int) -> None:
-        """Forget the cells that ended after the one with this number: the user wants them undone."""
+        """Forget the cells that ended after the one with this number: they are undone."""
         after = len(self.cells_after(number))
         self.ended = self.ended[: len(self.ended) - after] or [number]
 
