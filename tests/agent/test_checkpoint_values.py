@@ -251,3 +251,23 @@ def test_what_cannot_be_saved_is_named_with_its_reason_and_cell(
     assert set(reply["missing"]) == set(MISSING)
     assert not set(reply["restored"]) & set(MISSING)
     assert reply["number"] == 1 + len(MISSING) + len(SAVED)
+
+
+def test_a_restore_names_variables_of_modules_and_what_is_not_of_the_checkpoint() -> None:
+    """A module of the workspace is imported anew, and what a later cell has made stays."""
+    with tempfile.TemporaryDirectory(prefix="ivy-") as directory, contextlib.ExitStack() as stack:
+        first, second = (
+            stack.enter_context(contextlib.closing(BareKernel(Path(directory)))) for _ in range(2)
+        )
+        first.configure()
+        first.run(
+            "open('ours.py', 'w').write('count = 0\\nsame = [1]\\n')\n"
+            "import sys; sys.path.insert(0, ''); import ours; ours.count = 5; a = 1"
+        )
+        first.ask("checkpoint", now=True)
+        second.configure()
+        second.run("import sys; b = 2")
+        reply = second.ask("restore")
+    assert list(reply["missing"]) == ["ours.count"]
+    assert "imported anew" in reply["missing"]["ours.count"]["why"]
+    assert reply["others"] == ["b"]
