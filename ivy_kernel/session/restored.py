@@ -45,6 +45,8 @@ class Restored:
         Empty when the user has asked for it.
     sequence
         The checkpoint's.
+    others
+        Variables that are there and not in the checkpoint.
     """
 
     number: int
@@ -57,6 +59,7 @@ class Restored:
     cells: dict[int, KeptCell] = field(default_factory=dict)
     what_ended: str = ""
     sequence: int = 0
+    others: list[str] = field(default_factory=list)
 
     @staticmethod
     def of(result: Json, *, place: str, lacking: list[str], changed: list[str]) -> Restored:
@@ -67,7 +70,8 @@ class Restored:
             about["why"] = "its copy on this machine was changed, and was not used"
         names = own_names(result.get("restored") or ())
         number, sequence = (int(result.get(name) or 0) for name in ("number", "sequence"))
-        return Restored(number, names, missing, place, lacking, sequence=sequence)
+        others = own_names(result.get("others") or ())
+        return Restored(number, names, missing, place, lacking, sequence=sequence, others=others)
 
     def to_rerun(self, ended: Sequence[int]) -> list[int]:
         """Return the cells that make the rest, in the order in which they ran."""
@@ -87,7 +91,9 @@ class Restored:
                 parts.append(f"{_cells(makers).capitalize()} made that.")
         if self.stale:
             parts.append(f"{_cells(self.stale).capitalize()} ran after that.")
-        if self.missing or self.stale:
+        if self.others and not self.what_ended:  # else cells have just set them up
+            parts.append(f"Not of that checkpoint, and as before: {self._other_words()}.")
+        if self.to_rerun(()):
             which = "it" if len(self.to_rerun(())) == 1 else "them"
             parts.append(f"%ivy restore --rerun runs {which} again.")
         if self.lacking:
@@ -100,6 +106,11 @@ class Restored:
         shown = [missing_words(name, about) for name, about in some]
         more = len(self.missing) - len(shown)
         return ", ".join(shown) + (f" and {more:,} more" if more > 0 else "")
+
+    def _other_words(self) -> str:
+        shown = ", ".join(map(visible, self.others[:NAMED_AT_MOST]))
+        more = len(self.others) - NAMED_AT_MOST
+        return shown + (f" and {more:,} more" if more > 0 else "")
 
     def refusal(self) -> str:
         """Return why the cell was not run for which this was restored."""
@@ -114,7 +125,7 @@ class Restored:
 
     def bundle(self) -> Json | None:
         """Return it as a display with what can be done; ``None`` when there is nothing to do."""
-        actions = ["rerun"] if self.missing or self.stale else []
+        actions = ["rerun"] if self.to_rerun(()) else []
         actions += ["install"] if self.lacking else []
         if not actions:
             return None

@@ -161,6 +161,22 @@ def test_one_sentence_says_what_came_back_and_what_did_not() -> None:
     assert restored.bundle() is None
 
 
+def test_a_restore_that_was_asked_for_names_what_is_not_of_the_checkpoint() -> None:
+    """It stays as it is; and nothing is offered to be run again where no cell made what misses."""
+    result = {
+        "number": 2,
+        "restored": ["a"],
+        "others": ["b", "_i3"],
+        "missing": {"ours.count": {"why": "imported anew", "cell": 0}},
+    }
+    restored = Restored.of(result, place="its disk", lacking=[], changed=[])
+    assert restored.sentence() == (
+        "Restored 1 variable as they were after cell 2, from its disk. "
+        "Not restored: ours.count (imported anew). Not of that checkpoint, and as before: b."
+    )
+    assert restored.bundle() is None
+
+
 # Copies -------------------------------------------------------------------------------------------
 class FilesHere:
     """A sandbox's files in a local directory, as far as copies use them."""

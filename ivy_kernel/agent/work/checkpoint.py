@@ -401,11 +401,13 @@ class Checkpoints(Part):
         self._made.update(
             {n: (self._made[n][0], k["cell"]) for n, k in body["names"].items() if n in self._made}
         )
+        names = state.variables(self._host)
         return {
             "number": body["number"],
             "sequence": body["sequence"],
             "restored": sorted(name for name in values if name.isidentifier()),
-            "missing": missing,
+            "others": sorted(name for name in names if name not in values),
+            "missing": {**state.changed_modules(saved), **missing},
             "refused": refused + files,
             "seconds": round(time.monotonic() - began, 3),
         }
