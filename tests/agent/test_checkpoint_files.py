@@ -218,3 +218,41 @@ def test_a_full_disk_costs_no_cell(tmp_path: Path) -> None:
         assert kernel.run("print(a)")["text"] == "1\n"
         place.unlink()
         assert json.dumps(kernel.ask("checkpoint", now=True)["names"])
+
+
+def test_a_copy_without_some_objects_brings_back_the_rest(
+    saved: tuple[BareKernel, Path], tmp_path: Path
+) -> None:
+    """Asked for what is there, a restore names the variables whose objects were left out."""
+    kernel, directory = saved
+    summary = kernel.ask("index")
+    largest = max(summary["objects"], key=lambda item: item[1])[0]
+    (directory / "objects" / largest).unlink()
+    with contextlib.closing(BareKernel(tmp_path)) as other:
+        assert other.configure()["index"] is None
+        assert other.ask("index", partial=True)["sequence"] == 1
+        reply = other.ask("restore", partial=True)
+        assert reply["missing"] == {"d": {"cell": 1, "why": "not in the copy"}}
+        assert reply["refused"] == []
+        assert other.run("print(a, b['a'] is a)")["text"] == "[1, 2] True\n"
+
+
+def test_what_did_not_come_back_is_missing_until_it_is_made_again(tmp_path: Path) -> None:
+    """Later checkpoints name it with its reason and cell, also after a cell that failed."""
+    with contextlib.closing(BareKernel(tmp_path)) as kernel:
+        kernel.configure()
+        kernel.run("a = 1; g = (i for i in 'ab'); h = open('/dev/null')")
+        kernel.ask("checkpoint", now=True)
+    with contextlib.closing(BareKernel(tmp_path)) as kernel:
+        kernel.configure()
+        missing = kernel.ask("restore")["missing"]
+        assert set(missing) == {"g", "h"}
+        with pytest.raises(AssertionError, match="NameError"):
+            kernel.run("b = 2; next(g)")
+        summary = kernel.ask("checkpoint", now=True)
+        assert summary["missing"] == missing
+        assert summary["number"] == 2
+        assert "b" in summary["names"]
+        kernel.run("g = [1]")
+        summary = kernel.ask("checkpoint", now=True)
+        assert set(summary["missing"]) == {"h"}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import pickle
-import random
 import sys
 import time
 import warnings
@@ -81,6 +80,7 @@ class Checkpoints(Part):
         self._made: dict[str, tuple[int, int]] = {}
         self._stubborn: dict[str, tuple[Any, str]] = {}
         self._failures = 0
+        self._lost: dict[str, Json] = {}
         self._began = self._tried = time.monotonic()
         self._rested = 0.0
         self.blocked_seconds = 0.0
@@ -153,6 +153,7 @@ class Checkpoints(Part):
             is_known = known is not None and known[0] == id(value)
             made[name] = known if known is not None and is_known else (id(value), self._number)
         self._made = made
+        self._lost = {name: known for name, known in self._lost.items() if name not in made}
 
     # -- writing
 
@@ -163,8 +164,6 @@ class Checkpoints(Part):
     def _write_in_child(self, tell: Any) -> Json:
         capture = Capture(tell, self._skipped())
         Child.silence()
-        # Forking has seeded it anew.
-        random.setstate(self._moment["random"])
         return self._write(capture, tell, may_verify=True)
 
     def _write_in_place(self, deadline_seconds: float) -> None:
@@ -223,10 +222,14 @@ class Checkpoints(Part):
                 "number": self._number,
                 "python": ".".join(map(str, sys.version_info[:2])),
                 "names": told,
+                # What did not come back once is missing until it is made again.
                 "missing": {
-                    name: {"why": why, "cell": self._made.get(name, (0, self._number))[1]}
-                    for name, why in capture.missing.items()
-                    if name in names
+                    **self._lost,
+                    **{
+                        name: {"why": why, "cell": self._made.get(name, (0, self._number))[1]}
+                        for name, why in capture.missing.items()
+                        if name in names
+                    },
                 },
                 "groups": groups,
                 "state": [digest, size],
@@ -300,7 +303,9 @@ class Checkpoints(Part):
         found: Iterator[Json] = (body for _, body, fault in self._valid() if body and not fault)
         return next(found, None)
 
-    def _valid(self, at: float | None = None) -> Iterator[tuple[Path, Json | None, str]]:
+    def _valid(
+        self, at: float | None = None, *, partial: bool = False
+    ) -> Iterator[tuple[Path, Json | None, str]]:
         """Yield path, body and fault of every index up to a cell, newest first.
 
         One that has a body and a fault is signed, and some of its objects are gone.
@@ -313,7 +318,7 @@ class Checkpoints(Part):
                 yield path, None, str(error)
                 continue
             if at is None or body["number"] <= at:
-                is_whole = there.issuperset(digest for digest, _ in body["objects"])
+                is_whole = partial or there.issuperset(digest for digest, _ in body["objects"])
                 yield path, body, "" if is_whole else f"some objects of {path.name} are gone"
 
     def _index(self, content: Json) -> Json:
@@ -350,7 +355,8 @@ class Checkpoints(Part):
         refused: list[list[str]] = []
         whole: list[Json] = []
         rest: list[Json] = []
-        for path, found, fault in self._valid(content.get("at")):
+        partial = bool(content.get("partial"))
+        for path, found, fault in self._valid(content.get("at"), partial=partial):
             if fault:
                 refused.append([path.name, fault])
             if found is not None:
@@ -364,18 +370,25 @@ class Checkpoints(Part):
         try:
             saved = pickle.loads(self._store.load(*body["state"]))  # noqa: S301 - its hash is signed
         except TamperedCheckpointError as error:
-            refused.append([str(error).split(" ", 1)[0], str(error)])
+            if not partial or body["state"][0] in self._store.names():
+                refused.append([str(error).split(" ", 1)[0], str(error)])
         state.prepare(self._host, saved)
         is_same_python = body["python"] == ".".join(map(str, sys.version_info[:2]))
-        values, lost, files = load_groups(body["groups"], self._store, may_load_code=is_same_python)
+        values, lost, files = load_groups(
+            body["groups"], self._store, may_load_code=is_same_python, partial=partial
+        )
         missing = {
-            name: {"why": why, "cell": body["names"][name]["cell"]}
-            for name, why in lost.items()
-            if name in body["names"]
+            **body["missing"],
+            **{
+                name: {"why": why, "cell": body["names"][name]["cell"]}
+                for name, why in lost.items()
+                if name in body["names"]
+            },
         }
         state.bring_back(self._host, values, saved, body["number"])
         self._number, self._last = body["number"], body
         self._is_stale = False
+        self._lost = dict(missing)
         self._note_names()
         self._made.update(
             {n: (self._made[n][0], k["cell"]) for n, k in body["names"].items() if n in self._made}
@@ -384,7 +397,7 @@ class Checkpoints(Part):
             "number": body["number"],
             "sequence": body["sequence"],
             "restored": sorted(name for name in values if name.isidentifier()),
-            "missing": {**body["missing"], **missing},
+            "missing": missing,
             "refused": refused + files,
             "seconds": round(time.monotonic() - began, 3),
         }

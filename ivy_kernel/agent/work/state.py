@@ -210,6 +210,11 @@ def _save_history(host: Any) -> Any:
 
 def _load_history(host: Any, value: Any) -> None:
     history = host.shell.history_manager
+    # The numbers of cells begin anew, and are one for each cell of a session in IPython's database.
+    if getattr(history, "enabled", False):
+        with contextlib.suppress(Exception):  # the database is nothing that cells depend on
+            history.end_session()
+            history.new_session()
     # In place: ``In`` is this list.
     history.input_hist_parsed[:], history.input_hist_raw[:] = value[0], value[1]
     history._i, history._ii, history._iii = value[2]

@@ -253,7 +253,7 @@ def _digest(buffer: pickle.PickleBuffer, hashes: dict[tuple[int, int], str]) -> 
 
 
 def load_groups(
-    groups: list[Json], store: Store, *, may_load_code: bool
+    groups: list[Json], store: Store, *, may_load_code: bool, partial: bool = False
 ) -> tuple[dict[str, Any], dict[str, str], list[list[str]]]:
     """Return the values of all groups that are as they were written, and why others are missing.
 
@@ -265,6 +265,8 @@ def load_groups(
         From an index whose signature was checked.
     may_load_code
         Whether functions and classes were made by this version of Python.
+    partial
+        Whether objects may be left out: not every copy of a checkpoint has all.
 
     Returns
     -------
@@ -274,6 +276,7 @@ def load_groups(
     values: dict[str, Any] = {}
     missing: dict[str, str] = {}
     refused: list[list[str]] = []
+    there = store.names()
     # Classes come back as new ones, and not as what has the same identity here.
     functions._DYNAMIC_CLASS_TRACKER_BY_ID.clear()
 
@@ -284,6 +287,9 @@ def load_groups(
         try:
             if group["code"] and not may_load_code:
                 raise NotSavedError("it has code of another version of Python")
+            needed = {group["pickle"], *(digest for digest, _, _ in group["buffers"])}
+            if partial and not needed <= there:
+                raise NotSavedError("not in the copy")
             data = store.load(group["pickle"], group["size"])
             buffers = []
             for digest, size, is_readonly in group["buffers"]:

@@ -84,6 +84,7 @@ async def test_variables_outlive_their_kernel(kernel: str, place: Path) -> None:
         assert set(reply["missing"]) == {"f"}
         restored = await far.run(CHECK, execution_count=reply["number"] + 1)
         assert restored.result == expected.result
+        assert restored.text == ""  # nothing of IPython's history, whose numbers begin anew
         numbers = [
             m.content["execution_count"]
             for m in restored.messages
