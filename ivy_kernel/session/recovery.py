@@ -313,16 +313,17 @@ class Recovery:
 
         Raises
         ------
-        SandboxLostError
-            There was nothing to restore: the loss, told as ever.
         IvyError
-            The sandbox is not there, and the next cell tries again.
+            There was nothing to restore, which a loss tells; or the next cell can try again.
         """
-        self._loss = loss
+        was_told, self._loss = loss is self._loss, loss
         restored = await self._bring_back(run, cell, sink, loss=loss, at=None)
         if isinstance(restored, Outcome):
             return restored
         if restored is None:
+            self._loss = None
+            if was_told:
+                return None
             raise loss
         # Another checkpoint than the wanted one, which was not whole, is of no use to the cell.
         is_wanted = restored.sequence == int(self.summary.get("sequence", 0))
@@ -378,7 +379,7 @@ class Recovery:
             lacking = await run.prepare(self._offer_packages(kernel)) if is_other else []
             if isinstance(lacking, Outcome):
                 return lacking
-            wanted = {"do": "restore", "at": at}
+            wanted = {"do": "restore", "at": at, "partial": place != "its disk"}
             result = await run.prepare(kernel.work(wanted, timeout_seconds=RESTORE_SECONDS))
             if isinstance(result, Outcome):
                 return result

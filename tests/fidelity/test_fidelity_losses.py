@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,12 @@ from kernel_driver import KernelDriver, StartKernel
 from sandbox_server import RunningSandbox, until
 
 GONE = "The variables are gone"
+
+
+@pytest.fixture
+def start_kernel(start_kernel: StartKernel) -> StartKernel:
+    """Starts kernels that restore nothing by themselves: losses alone are looked at here."""
+    return partial(start_kernel, IVY_RESTORE="off")
 
 
 @contextlib.contextmanager

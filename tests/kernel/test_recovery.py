@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from home import Home
 from kernel_driver import CellRun, KernelDriver, StartKernel, agent_variables
+from magic_driver import MagicKernel, magic_variables
 from sandbox_server import RunningSandbox, until
 from thoroughness import further
 
@@ -265,6 +267,24 @@ def test_setup_cells_run_first(
     again = kernel.run("import os; x, os.environ.get('SET_UP')")
     assert again.result == "(5, 'yes')"
     assert again.text() == "set up\n"
+
+
+def test_cells_of_a_plain_kernel_go_on_too(
+    server: RunningSandbox,
+    new_home: Callable[[], Home],
+    run_kernel: Callable[[KernelDriver], KernelDriver],
+    chat_id: str,
+    hibernate: Callable[[], None],
+) -> None:
+    """``%%ivy`` keeps variables as the Ivy Sandbox kernel does."""
+    server.ready(chat_id)
+    kernel = run_kernel(MagicKernel(new_home(), magic_variables(server, chat_id)))
+    kernel.run("%%ivy\nx = 5")
+    assert "after cell" in kernel.run("%ivy checkpoint").text()
+    hibernate()
+    cell = kernel.run("%%ivy\nprint(x + 1)")
+    assert cell.text() == "6\n"
+    assert "restored 1 variable" in cell.text("stderr")
 
 
 def test_the_number_of_calls_does_not_grow(

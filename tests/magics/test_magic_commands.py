@@ -193,7 +193,7 @@ def test_hibernation_is_noticed_before_the_next_cell_runs(
 ) -> None:
     """The cell after it is not run, and says that the variables are gone; the next starts anew."""
     chat_id = new_chat()
-    kernel = start_kernel(chat_id, IVY_ROUTE=route)
+    kernel = start_kernel(chat_id, IVY_ROUTE=route, IVY_RESTORE="off")
     kernel.ivy("kept = 1")
     server.control({"hibernate_seconds": 0.3, "hibernating_seconds": 0.0})
     try:

@@ -8,6 +8,7 @@ import hmac
 import json
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from ivy_kernel.session.notebook_record import (
     NotebookRecord,
     notebook_path,
 )
+from ivy_kernel.session.recovery import Recovery
 from ivy_kernel.session.restored import Restored, lacking_packages, names_in, setup_cells
 
 CHAT = ("local", "chat-1")
@@ -251,3 +253,34 @@ def test_a_copy_that_was_changed_is_not_sent(tmp_path: Path, part: str) -> None:
         (copies.directory / "objects" / digest).write_bytes(b"eno")
         assert asyncio.run(copies.put_back(FilesHere(new), "c")) == ["x"]  # type: ignore[arg-type]  # likewise
         assert not (new / "c" / "objects" / digest).exists()
+
+
+class KernelThatWorks:
+    """A living kernel, as far as copies ask it for work; notes what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def work(self, content: dict[str, Any], *, timeout_seconds: float) -> dict[str, Any]:
+        """Answer a request as where there is no checkpoint."""
+        self.asked.append(content["do"])
+        return {"sequence": 0}
+
+
+def test_memory_that_runs_low_has_a_checkpoint_written_at_once() -> None:
+    """Also beside a cell, behind which the kernel does it; twice at once is once."""
+    kernel = KernelThatWorks()
+    host = SimpleNamespace(live=kernel, busy=True)
+    recovery = Recovery(NotebookRecord(kernel="k").chat(CHAT))
+    recovery.attach(host)  # type: ignore[arg-type]  # as far as it is used
+
+    async def run() -> None:
+        recovery.memory_low()  # before the kernel is known to keep checkpoints
+        recovery.configured("agent:a/1", {"directory": "/d", "index": None}, "")
+        recovery.memory_low()
+        recovery.memory_low()
+        await asyncio.sleep(0.01)
+        recovery.close()
+
+    asyncio.run(run())
+    assert kernel.asked == ["checkpoint"]
