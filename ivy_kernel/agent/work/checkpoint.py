@@ -80,6 +80,7 @@ class Checkpoints(Part):
         self._made: dict[str, tuple[int, int]] = {}
         self._stubborn: dict[str, tuple[Any, str]] = {}
         self._failures = 0
+        self._fault = ""
         self._lost: dict[str, Json] = {}
         self._began = self._tried = time.monotonic()
         self._rested = 0.0
@@ -259,7 +260,8 @@ class Checkpoints(Part):
 
     def _take(self, done: Json) -> None:
         if "error" in done:
-            print("checkpoint:", done["error"], file=sys.__stderr__)
+            self._fault = str(done["error"])
+            print("checkpoint:", self._fault, file=sys.__stderr__)
             return
         with contextlib.suppress(TamperedCheckpointError):
             path = self._store.directory / f"index-{done['sequence']:08d}.json"
@@ -280,9 +282,10 @@ class Checkpoints(Part):
 
     def _write_now(self, _: Json) -> Json:
         """Write a checkpoint, and wait for it."""
-        if self._child is not None:
-            self._child.wait()
-            self._collect()
+        if self._child is not None and not self._child.wait():
+            self._give_up(self._child, "it took too long to save")
+        self._collect()
+        self._fault = ""
         if state.may_fork():
             self._failures, before = 0, -1
             while before < self._failures < FAILURES_LIMIT:
@@ -295,8 +298,9 @@ class Checkpoints(Part):
         else:
             self._write_in_place(CHILD_ON_REQUEST_SECONDS)
         body = self._newest()
-        if body is None:
-            raise OSError(f"no checkpoint could be written in {self._store.directory}")
+        if body is None or self._fault:
+            why = self._fault or "nothing came of it"
+            raise OSError(f"no checkpoint could be written in {self._store.directory}: {why}")
         return {**self._summary(body), "history": self._history()}
 
     def _newest(self) -> Json | None:
@@ -324,7 +328,8 @@ class Checkpoints(Part):
     def _index(self, content: Json) -> Json:
         """Tell of a checkpoint."""
         self._collect()
-        bodies = [body for _, body, fault in self._valid(content.get("at")) if body and not fault]
+        found = self._valid(content.get("at"), partial=bool(content.get("partial")))
+        bodies = [body for _, body, fault in found if body and not fault]
         if not bodies:
             return {"sequence": 0, "history": self._history()}
         return {**self._summary(bodies[0]), "history": self._history()}
@@ -352,6 +357,9 @@ class Checkpoints(Part):
     def _restore(self, content: Json) -> Json:
         """Bring the variables of a checkpoint back into this process."""
         began = time.monotonic()
+        if self._child is not None:  # it is at a state that is not the newest any more
+            self._child.kill()
+            self._child = None
         refused: list[list[str]] = []
         whole: list[Json] = []
         rest: list[Json] = []
