@@ -182,9 +182,14 @@ class Kernel:
         reply = self.work(
             "configure",
             archive=base64.b64encode(work_archive()).decode("ascii"),
-            key="ab" * 32, chat="chat", notebook="notebook",
-            directory=".ivy/notebook", checkpoints=checkpoints, receipts=False,
-            space_bytes=1 << 30, share=0.05,
+            key="ab" * 32,
+            chat="chat",
+            notebook="notebook",
+            directory=".ivy/notebook",
+            checkpoints=checkpoints,
+            receipts=False,
+            space_bytes=1 << 30,
+            share=0.05,
         )
         if reply["status"] != "ok":
             raise RuntimeError(reply["evalue"])
