@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from ivy_kernel.errors import TamperedCheckpointError
+from ivy_kernel.models import Cell
 from ivy_kernel.session.checkpoint_copies import CheckpointCopies
 from ivy_kernel.session.notebook_record import (
     CELLS_KEPT,
@@ -175,6 +176,24 @@ def test_a_restore_that_was_asked_for_names_what_is_not_of_the_checkpoint() -> N
         "Not restored: ours.count (imported anew). Not of that checkpoint, and as before: b."
     )
     assert restored.bundle() is None
+
+
+def test_a_cell_under_way_counts_as_run_for_the_process_after_this_one(tmp_path: Path) -> None:
+    """With its code: one that dies under it leaves a cell that has run, as far as is known."""
+
+    async def check() -> None:
+        record = NotebookRecord(str(tmp_path / "n.ipynb"))
+        recovery = Recovery(record.chat(CHAT))
+        recovery.sent(Cell("n += 1", execution_count=7))
+        recovery.write_down()
+        after = NotebookRecord(str(tmp_path / "n.ipynb")).chat(CHAT)
+        assert (after.life.ended, [cell.code for cell in after.cells]) == ([7], ["n += 1"])
+        recovery.left()
+        recovery.write_down()
+        after = NotebookRecord(str(tmp_path / "n.ipynb")).chat(CHAT)
+        assert after.life.ended == []
+
+    asyncio.run(check())
 
 
 # Copies -------------------------------------------------------------------------------------------

@@ -395,7 +395,10 @@ class Checkpoints(Part):
         }
         state.bring_back(self._host, values, saved, body["number"])
         self._number, self._last = body["number"], body
-        self._is_stale = False
+        # What an older one has brought back must be the newest for the next restore: at once.
+        newest = next(iter(self._store.indexes()), (0, None))[0]
+        self._is_stale = body["sequence"] != newest
+        self._failures, self._tried = 0, float("-inf")
         self._lost = dict(missing)
         self._note_names()
         self._made.update(
