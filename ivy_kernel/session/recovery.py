@@ -24,7 +24,7 @@ from ivy_kernel.errors import (
 )
 from ivy_kernel.models import Cell, Json, Message, Outcome, Sink
 from ivy_kernel.routes.agent.programs import work_archive
-from ivy_kernel.routes.base import LiveKernel, Route
+from ivy_kernel.routes.base import LiveKernel, Route, sound_work
 from ivy_kernel.routes.events import show_error
 from ivy_kernel.session.notebook_record import ChatRecord, KeptCell, Life
 from ivy_kernel.session.restored import (
@@ -205,7 +205,7 @@ class Recovery:
             self._life.ended.append(cell.execution_count)
             self._unwritten.append(self._kept(cell))
         summary = ivy.get("checkpoint")
-        if isinstance(summary, dict) and summary.get("sequence"):
+        if isinstance(summary, dict) and (summary := sound_work(summary)).get("sequence"):
             self.summary = summary
         if isinstance(ivy.get("lock"), dict):
             self._chat.keep(lock=ivy["lock"])

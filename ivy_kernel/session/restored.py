@@ -249,7 +249,9 @@ def lacking_packages(lock: Json, there: Json) -> list[str]:
     """
     found = []
     for kind in ("pip", "conda", "r"):
-        wanted, has = lock.get(kind) or {}, there.get(kind) or {}
+        wanted, has = lock.get(kind), there.get(kind) or {}
+        if not isinstance(wanted, dict):  # the sandbox has told it
+            continue
         for name, version in sorted(wanted.items()):
             if has.get(name) != version:
                 found.append(f"{name} {version}")
