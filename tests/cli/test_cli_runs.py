@@ -268,7 +268,9 @@ def test_a_run_that_stopped_is_resumed_from_its_checkpoint(detached: Detached) -
     cells = json.loads((ivy.home.work / "a.executed.ipynb").read_text())["cells"][1:]
     assert [cell["execution_count"] for cell in cells] == [1, 2, 3, 4]
     assert cells[3]["outputs"][0]["data"]["text/plain"] == ["[1, 2, 3, 4]"]
-    assert (directory / "counted").read_text().split() == ["x"] * 3
+    # The newest checkpoint may be that of the cell before: then the second one was named, too.
+    expected = 4 if "cell 2, cell 3" in refused.stderr else 3
+    assert (directory / "counted").read_text().split() == ["x"] * expected
 
 
 def detach_line(*cells: tuple[str, str, bool]) -> str:
