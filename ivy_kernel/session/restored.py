@@ -5,11 +5,14 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ivy_kernel.errors import IvyError, WorkError
 from ivy_kernel.models import Json, visible
+from ivy_kernel.routes.base import LiveKernel
 from ivy_kernel.session.describe import count_words
 from ivy_kernel.session.notebook_record import KeptCell, own_names
 
@@ -17,6 +20,11 @@ RESTORE_TYPE = "application/vnd.ivy.restore+json"
 """MIME type of what came back after a loss, and what can be done about the rest."""
 
 NAMED_AT_MOST = 8
+QUESTION_SECONDS = 60.0
+INSTALL_SECONDS = 1800.0
+
+Ask = Callable[[str], Awaitable[bool]]
+"""Asks the user a yes/no question."""
 
 
 @dataclass(slots=True)
@@ -209,6 +217,28 @@ def names_in(code: str) -> set[str]:
     return loaded
 
 
+async def offer_packages(kernel: LiveKernel, lock: Json, ask: Ask | None) -> list[str]:
+    """Have packages installed again that are not there any more; return those that are not."""
+    if not lock:
+        return []
+    with suppress(WorkError):
+        there = await kernel.work({"do": "packages"}, timeout_seconds=QUESTION_SECONDS)
+        lacking = lacking_packages(lock, there)
+        if not lacking or ask is None:
+            return lacking
+        question = f"Packages that you had installed are not there: {', '.join(lacking)}. "
+        wants = False
+        with suppress(IvyError):  # nobody can be asked
+            wants = await ask(f"{question}Install them again?")
+        if wants:
+            wanted = {"do": "install", "lock": lock}
+            await kernel.work(wanted, timeout_seconds=INSTALL_SECONDS)
+            there = await kernel.work({"do": "packages"}, timeout_seconds=QUESTION_SECONDS)
+            lacking = lacking_packages(lock, there)
+        return lacking
+    return []
+
+
 def lacking_packages(lock: Json, there: Json) -> list[str]:
     """Return what a lock has and a sandbox has not, in words such as ``numpy 2.1.0``.
 
@@ -219,7 +249,9 @@ def lacking_packages(lock: Json, there: Json) -> list[str]:
     """
     found = []
     for kind in ("pip", "conda", "r"):
-        wanted, has = lock.get(kind) or {}, there.get(kind) or {}
+        wanted, has = lock.get(kind), there.get(kind) or {}
+        if not isinstance(wanted, dict):  # the sandbox has told it
+            continue
         for name, version in sorted(wanted.items()):
             if has.get(name) != version:
                 found.append(f"{name} {version}")

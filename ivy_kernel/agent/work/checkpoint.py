@@ -427,6 +427,7 @@ class Checkpoints(Part):
         }
         state.bring_back(self._host, values, saved, body["number"])
         self._number, self._life, self._has_restored = body["number"], body["life"], True
+        self._failures, self._tried = 0, float("-inf")
         self._lost = dict(missing)
         self._last = self._renewed(body, missing)
         self._is_stale = False
