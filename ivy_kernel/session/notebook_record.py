@@ -127,7 +127,7 @@ class Life:
         last = len(self.ended) - 1 - self.ended[::-1].index(number)
         return self.ended[last + 1 :]
 
-    def go_back_to(self, number: int) -> None:
+    def end_with(self, number: int) -> None:
         """Forget the cells that ended after the one with this number: they are undone."""
         after = len(self.cells_after(number))
         self.ended = self.ended[: len(self.ended) - after] or [number]

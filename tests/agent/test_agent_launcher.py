@@ -31,3 +31,11 @@ async def test_what_a_child_process_prints_comes_before_the_end(
         for number in range(20):
             ran = await far.run(f"import subprocess; subprocess.run(['echo', 'child {number}'])")
             assert ran.text == f"child {number}\n"
+
+
+async def test_random_numbers_with_a_seed_are_those_of_the_seed(place: Path) -> None:
+    """The agent's questions whether the kernel is there draw none; IPython's banner would."""
+    asked = "[get_ipython().kernel.kernel_info['banner'] for _ in range(3)]"
+    code = f"import random; seeded = random.getstate(); {asked}; random.getstate() == seeded"
+    async with route_over(BareRunner(sys.executable, (), place), place) as far:
+        assert (await far.run(code)).result == "True"

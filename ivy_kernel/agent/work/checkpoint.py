@@ -431,6 +431,7 @@ class Checkpoints(Part):
         state.bring_back(self._host, values, saved, body["reached"])
         self._number, self._reached = body["number"], body["reached"]
         self._life, self._has_restored = body["life"], True
+        self._failures, self._tried = 0, float("-inf")
         self._lost = dict(missing)
         self._last = self._renewed(body, missing)
         self._is_stale = False
@@ -438,11 +439,13 @@ class Checkpoints(Part):
         self._made.update(
             {n: (self._made[n][0], k["cell"]) for n, k in body["names"].items() if n in self._made}
         )
+        names = state.variables(self._host)
         return {
             "number": body["number"],
             "sequence": body["sequence"],
             "restored": sorted(name for name in values if name.isidentifier()),
-            "missing": missing,
+            "others": sorted(name for name in names if name not in values),
+            "missing": {**state.changed_modules(saved), **missing},
             "refused": refused + files,
             "seconds": round(time.monotonic() - began, 3),
         }

@@ -66,7 +66,11 @@ def may_fork() -> bool:
 
 def baseline() -> Json:
     """Return what a kernel has from its start, so that changes are seen."""
-    return {"environ": dict(os.environ), "modules": set(sys.modules)}
+    return {
+        "environ": dict(os.environ),
+        "modules": set(sys.modules),
+        "directory": os.getcwd(),  # noqa: PTH109 - a text is compared
+    }
 
 
 # -- capturing
@@ -100,6 +104,7 @@ def capture(host: Any, known: Json, before: Json) -> bytes:
         "modules": [name for name in modules if "._" not in f".{name}"],
         "lines": {k: v for k, v in list(linecache.cache.items()) if len(v) == 4 and v[1] is None},
     }
+    saved["module_values"] = _module_values(known)
     saved.update(before)
     for name, save, _ in _STATES:
         if name in before:
@@ -110,6 +115,49 @@ def capture(host: Any, known: Json, before: Json) -> bytes:
                 pickle.dumps(value)
                 saved[name] = value
     return pickle.dumps(saved, 4)
+
+
+PLAIN = (type(None), bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset)
+PLAIN_BYTES = 1 << 16
+
+
+def _module_values(known: Json) -> Json:
+    """Return plain variables of the modules of the working directory, each as a pickle.
+
+    They are never set: code of these modules may hold the objects that importing makes anew. But
+    what has another value then must be named.
+    """
+    found: Json = {}
+    for name, module in list(sys.modules.items()):
+        place = getattr(module, "__file__", None)
+        if name in known["modules"] or not isinstance(place, str) or _is_installed(place, known):
+            continue
+        for variable, value in list(vars(module).items()):
+            if type(value) in PLAIN and not variable.startswith("__"):
+                with contextlib.suppress(Exception):  # it holds something that is not plain
+                    data = pickle.dumps(value, 4)
+                    if len(data) <= PLAIN_BYTES:
+                        found[f"{name}.{variable}"] = data
+    return found
+
+
+def _is_installed(place: str, known: Json) -> bool:
+    path = os.path.abspath(place)  # noqa: PTH100 - links are not followed
+    is_ours = path.startswith(f"{known['directory']}{os.sep}")
+    return not is_ours or "site-packages" in path or "dist-packages" in path
+
+
+def changed_modules(saved: Json) -> Json:
+    """Return the variables of modules that importing has made other than they were, and why."""
+    found: Json = {}
+    for key, data in saved.get("module_values", {}).items():
+        name, _, variable = key.rpartition(".")
+        module = sys.modules.get(name)
+        with contextlib.suppress(Exception):  # the value's own code runs
+            if module is not None and pickle.loads(data) != getattr(module, variable, None):  # noqa: S301 - part of the state, whose hash is signed
+                why = "its module was imported anew, and had another value then"
+                found[key] = {"why": why, "cell": 0}
+    return found
 
 
 def _module(name: str) -> Any:
@@ -235,8 +283,13 @@ def _load_extensions(host: Any, value: Any) -> None:
             host.shell.extension_manager.load_extension(name)
 
 
+def _save_flags(host: Any) -> Any:
+    return getattr(getattr(host.shell, "compile", None), "flags", None)
+
+
 _STATES: tuple[tuple[str, Callable[[Any], Any], Callable[[Any, Any], None]], ...] = (
     ("extensions", _save_extensions, _load_extensions),
+    ("flags", _save_flags, lambda _, __: None),
     ("history", _save_history, _load_history),
     ("pandas", _save_pandas, _load_pandas),
     ("matplotlib", _save_matplotlib, _load_matplotlib),
@@ -276,6 +329,8 @@ def prepare(host: Any, saved: Json) -> None:
     with contextlib.suppress(Exception):
         os.chdir(saved.get("cwd", "."))
     linecache.cache.update(saved.get("lines", {}))
+    if host.shell is not None and "flags" in saved:
+        host.shell.compile.flags = saved["flags"]
     with _silent():
         for name in saved.get("modules", ()):
             with contextlib.suppress(BaseException):  # it may not be there, and nobody may need it
