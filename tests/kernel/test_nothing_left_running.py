@@ -83,7 +83,7 @@ def crash(kernel: KernelDriver) -> None:
     """Kill the kernel's process, and start it anew as a Jupyter server does."""
     os.kill(kernel.pid, signal.SIGKILL)
     kernel.manager.restart_kernel(now=True)
-    kernel.client.wait_for_ready(timeout=30)
+    kernel.wait_until_ready()
 
 
 def end(kernel: KernelDriver, how: str) -> None:

@@ -155,7 +155,21 @@ class KernelDriver:
     def restart(self) -> None:
         """Restart it as a front end does: a new process behind the same connection file."""
         self.manager.restart_kernel()
+        self.wait_until_ready()
+
+    def wait_until_ready(self) -> None:
+        """Wait for replies and for outputs, which have a connection of their own.
+
+        The latter may be there later, and what was said before that is lost.
+        """
         self.client.wait_for_ready(timeout=30)
+        deadline = time.monotonic() + 30.0
+        while True:
+            asked = self.client.kernel_info()
+            assert time.monotonic() < deadline, "the kernel's outputs do not arrive"
+            with contextlib.suppress(AssertionError):
+                self.next_message(asked, time.monotonic() + 1.0)
+                return
 
     def stop(self) -> float:
         """End it in order; return the seconds that took."""
