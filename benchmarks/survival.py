@@ -5,9 +5,9 @@
 
 Each notebook of the directory runs twice without checkpoints: the digests of its variables after
 each cell (``value_digest.py``) are what a restore is compared with; those that differ between the
-two runs are left out, and counted. Then it runs in rounds, cell after cell as fast as they go, and
-in each round its kernel is killed several times (SIGKILL, a third between cells, the rest within),
-replaced, restored, and goes on from there. The kernel is ipykernel as the agent launches it. Most
+two runs are left out, and counted. Then it runs again and again, cell after cell as fast as they go,
+until its kernel is killed (SIGKILL, a third between cells, the rest within; every second time all
+that it has begun dies with it), replaced and restored. The kernel is ipykernel as the agent launches it. Most
 kernels are forked from a process that has imported the notebook's libraries, to be quick; those of
 each ``COLD_EVERY``th round are new processes. ``--overhead`` runs each notebook with and without
 checkpoints in turn. Notebooks are read only. Needs the ``test`` extra.
@@ -132,36 +132,29 @@ class Notebook:
     # -- kills
 
     def round(self, kills: int) -> None:
-        """Run it to its end, with so many kills on the way."""
+        """Run it so many times from its beginning, and kill its kernel once on the way."""
         is_cold = self.rounds % COLD_EVERY == COLD_EVERY - 1
         self.rounds += 1
-        places = sorted(self._dice.randrange(1, len(self.cells) + 1) for _ in range(kills))
-        with self.directory() as directory:
-            kernel = self._start(directory, is_cold=is_cold)
-            ended = 0
-            for place in places:
+        for _ in range(kills):
+            with self.directory() as directory:
+                kernel = self._start(directory, is_cold=is_cold)
+                place = self._dice.randrange(1, len(self.cells) + 1)
+                ended = 0
                 while ended < place - 1:
                     ended = self._next(kernel, ended)
                 is_within = self._dice.random() < 2 / 3
                 if is_within:
                     ended = self._kill_within(kernel, ended)
                 else:
-                    ended = self._next(kernel, ended) if ended < place else ended
+                    ended = self._next(kernel, ended)
                     time.sleep(self._dice.uniform(0, BETWEEN_SECONDS))
                 kernel.kill(with_children=self._dice.random() < 0.5)
+                kernel = self._start(directory, is_cold=is_cold)
                 self.counts["kills"] += 1
                 self.counts["within" if is_within else "between"] += 1
                 self.counts["cold"] += is_cold
-                kernel = self._start(directory, is_cold=is_cold)
-                ended, is_complete = self._restore(kernel, ended)
-                if not is_complete:
-                    # Its variables are needed: so from the beginning, in a new place.
-                    kernel.kill()
-                    for entry in directory.iterdir():
-                        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-                    kernel = self._start(directory, is_cold=is_cold)
-                    ended = 0
-            kernel.kill()
+                self._restore(kernel, ended)
+                kernel.kill()
 
     def _start(self, directory: Path, *, is_cold: bool) -> Kernel:
         kernel = Kernel(self.place, directory, is_cold=is_cold)
@@ -175,20 +168,18 @@ class Notebook:
         return ended + 1
 
     def _kill_within(self, kernel: Kernel, ended: int) -> int:
-        if ended == len(self.cells):
-            return ended
         message = kernel.begin(self.cells[ended], ended + 1)
         moment = self._dice.uniform(0, max(self.seconds[ended], 0.01))
         return ended + (kernel.reply(message, moment) is not None)
 
-    def _restore(self, kernel: Kernel, ended: int) -> tuple[int, bool]:
+    def _restore(self, kernel: Kernel, ended: int) -> None:
         reply = kernel.work("restore")
         if reply["status"] != "ok":
             if reply["ename"] != "LookupError":
                 self.faults.append(f"after {ended}: {reply['ename']}: {reply['evalue']}")
             self.counts["no checkpoint yet"] += 1
             self.behind.append(ended)
-            return 0, False
+            return
         number = int(reply["number"])
         self.restores.append(float(reply["seconds"]))
         self.behind.append(ended - number)
@@ -196,7 +187,6 @@ class Notebook:
             self.faults.append(f"refused after {ended}: {reply['refused']}")
         found = kernel.digests()["digests"]
         missing = reply["missing"]
-        is_complete = not missing
         for name, digest in self.expected[number].items():
             is_variable = not name.startswith("<")
             kind = "" if is_variable else " (random states)"
@@ -210,11 +200,9 @@ class Notebook:
                 outcome = "wrong" if name in found else "missing, not named"
                 self.counts[f"{outcome}{kind}"] += 1
                 self.faults.append(f"{name} after cell {number}: {outcome}")
-                is_complete = False
         strange = [n for n in found if n not in self.expected[number] and n not in self.left_out]
         if strange:
             self.faults.append(f"after cell {number}, not there before: {strange}")
-        return number, is_complete
 
     def report(self) -> Json:
         """Return what was counted."""

@@ -6,6 +6,7 @@ Imported there by a hidden cell; standard library only, beside what the values t
 from __future__ import annotations
 
 import enum
+import functools
 import hashlib
 import json
 import os
@@ -67,6 +68,10 @@ class Digester:
 
     def _structure(self, value: Any, kind: type, path: str) -> str:
         root = kind.__module__.partition(".")[0]
+        if root == "wrapt" or any(base.__module__.startswith("wrapt") for base in kind.__mro__):
+            own = {k: v for k, v in vars(value).items() if k.startswith("_self_")}
+            inner = self.digest(value.__wrapped__, f"{path}.wrapped")
+            return _hash(kind.__qualname__, inner, self._pairs(own, path))
         special = SPECIAL.get(kind)
         if special is not None:
             return special(self, value, path)
@@ -89,7 +94,9 @@ class Digester:
 
     def _pairs(self, value: Any, path: str) -> str:
         found = []
-        for key, item in list(dict.items(value)):
+        # What is drawn with is chosen when it is first needed.
+        left_out = {"backend"} if type(value).__name__ == "RcParams" else ()
+        for key, item in [pair for pair in dict.items(value) if pair[0] not in left_out]:
             name = repr(key)[:60] if isinstance(key, (str, int)) else type(key).__name__
             found += [self.digest(key, f"{path}[key {name}]"), self.digest(item, f"{path}[{name}]")]
         return _hash(*found)
@@ -104,8 +111,9 @@ class Digester:
         if value.dtype.hasobject:
             plain = numpy.asarray(value, dtype=object) if value.dtype.names is None else value
             return _hash(*head, self._items(plain.ravel().tolist(), path))
-        mask = getattr(value, "_mask", None)
-        masked = self.digest(mask, f"{path}.mask") if mask is not None else ""
+        # No mask is a mask that hides nothing.
+        is_masked = isinstance(value, numpy.ma.MaskedArray)
+        masked = numpy.ma.getmaskarray(value).tobytes() if is_masked else ""
         return _hash(*head, numpy.ascontiguousarray(numpy.asarray(value)).tobytes(), masked)
 
     def _frame(self, value: Any, path: str) -> str:
@@ -194,6 +202,8 @@ class Digester:
         attributes = getattr(value, "__dict__", None)
         if not isinstance(attributes, dict):
             attributes = {}
+        # Of what can be made again at any time it is chance whether it is there.
+        attributes = {k: v for k, v in attributes.items() if not _is_cached(kind, k)}
         for name, item in [*slots, *list(attributes.items())]:
             found.append(_hash(name, self.digest(item, f"{path}.{name}")))
         if not slots and not attributes and len(found) == 1:
@@ -217,6 +227,10 @@ def _hash(*parts: Any) -> str:
         data = part if isinstance(part, bytes) else str(part).encode("utf-8", "surrogatepass")
         made.update(b"%d:" % len(data) + data)
     return made.hexdigest()
+
+
+def _is_cached(kind: type, name: Any) -> bool:
+    return any(isinstance(vars(c).get(name), functools.cached_property) for c in kind.__mro__)
 
 
 def _contents(cell: Any) -> Any:

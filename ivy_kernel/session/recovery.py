@@ -298,10 +298,8 @@ class Recovery:
         SandboxLostError
             When the user is to decide: says how.
         """
-        is_meant = cell.store_history and not cell.silent
-        if self._mode == "off" or not is_meant or not self._life.ended:
-            return False
-        if not await self._may_be_at_hand():
+        is_meant = self._life.ended and cell.store_history and not cell.silent
+        if self._mode == "off" or not is_meant or not await self._may_be_at_hand():
             return False
         if self._mode == "ask":
             raise SandboxLostError(
@@ -400,6 +398,7 @@ class Recovery:
             if isinstance(lacking, Outcome):
                 return lacking
             wanted = {"do": "restore", "at": at, "partial": place != "its disk"}
+            wanted["sequence"] = summary["sequence"]
             result = await run.prepare(kernel.work(wanted, timeout_seconds=RESTORE_SECONDS))
             if isinstance(result, Outcome):
                 return result
@@ -426,7 +425,8 @@ class Recovery:
             return None
         try:
             await kernel.configure()
-            summary = await kernel.work({"do": "index", "at": at}, timeout_seconds=QUESTION_SECONDS)
+            asked = {"do": "index", "at": at, "to_restore": True}
+            summary = await kernel.work(asked, timeout_seconds=QUESTION_SECONDS)
             copy, floor = self._chat.copy, self._life.floor if loss is not None else 0
             sequence = int(summary.get("sequence", 0))
             is_ours = loss is None or copy.get("life") == self._life.id

@@ -16,7 +16,7 @@ import pytest
 from ivy_kernel.errors import TamperedCheckpointError
 from ivy_kernel.models import Cell
 from ivy_kernel.routes.agent.calls import work_answer
-from ivy_kernel.session.checkpoint_copies import CheckpointCopies
+from ivy_kernel.session.checkpoint_copies import CheckpointCopies, CopyKeeper
 from ivy_kernel.session.notebook_record import (
     CELLS_KEPT,
     KeptCell,
@@ -349,3 +349,33 @@ def test_memory_that_runs_low_has_a_checkpoint_written_at_once() -> None:
 
     asyncio.run(run())
     assert kernel.asked == ["checkpoint"]
+
+
+async def test_a_look_that_is_due_during_another_one_is_not_forgotten() -> None:
+    """It comes after that: the last cell's checkpoint would have no copy else."""
+    is_asked, may_answer, kernel = asyncio.Event(), asyncio.Event(), KernelThatWorks()
+    none = SimpleNamespace(remaining_seconds=lambda *_: None)
+
+    async def work(content: dict[str, Any], *, timeout_seconds: float) -> dict[str, Any]:
+        answer = await kernel.work(content, timeout_seconds=timeout_seconds)
+        is_asked.set()
+        await may_answer.wait()
+        return answer
+
+    async def status(*, retry: bool) -> Any:
+        return none
+
+    host = SimpleNamespace(
+        live=SimpleNamespace(work=work), busy=False, lifecycle=SimpleNamespace(status=status)
+    )
+    recovery = Recovery(NotebookRecord(kernel="k").chat(CHAT))
+    keeper = CopyKeeper(recovery, host, limit_bytes=1)  # type: ignore[arg-type]  # as far as it is used
+    keeper.look()
+    await is_asked.wait()
+    keeper.look()
+    keeper.look()
+    may_answer.set()
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert kernel.asked == ["index", "index"]
+    keeper.close()

@@ -90,6 +90,11 @@ def namespace() -> dict[str, Any]:
     return _namespace[0]()
 
 
+def compiler_flags() -> int:
+    """Return what ``from __future__ import`` in cells has set for those after them."""
+    return int(getattr(getattr(_shell[0], "compile", None), "flags", 0))
+
+
 class Globals:
     """Stands for the globals of a function.
 

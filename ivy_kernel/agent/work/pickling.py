@@ -118,6 +118,8 @@ class Snapshot:
                 found = _reduce_subclass
             elif "pandas.core.generic.NDFrame" in names:
                 found = _reduce_frame
+            elif _leaves_fields_out(kind):
+                found = _reduce_fields
         self.reducers[kind] = found
         return found
 
@@ -402,6 +404,24 @@ def _reduce_frame(pickler: Pickler, frame: Any) -> Any:
         frame = frame.copy(deep=True)
         pickler.snapshot.kept.append(frame)
     return frame.__reduce_ex__(5)
+
+
+def _leaves_fields_out(kind: Any) -> bool:
+    """Whether a data class says itself what its state is, and not how it comes back."""
+    if not hasattr(kind, "__dataclass_fields__") or hasattr(kind, "__setstate__"):
+        return False
+    is_plain = kind.__reduce__ is object.__reduce__ and kind.__reduce_ex__ is object.__reduce_ex__
+    return is_plain and getattr(kind, "__getstate__", 0) is not getattr(object, "__getstate__", 0)
+
+
+def _reduce_fields(_: Pickler, value: Any) -> Any:
+    reduced = value.__reduce_ex__(5)
+    state = reduced[2]
+    if isinstance(state, dict):
+        # A field is state, though the class drops it together with its caches (formulaic does).
+        fields = {k: v for k, v in vars(value).items() if k in value.__dataclass_fields__}
+        reduced = (*reduced[:2], {**fields, **state}, *reduced[3:])
+    return reduced
 
 
 def _reduce_tensor(pickler: Pickler, tensor: Any) -> Any:

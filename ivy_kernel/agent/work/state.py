@@ -283,8 +283,13 @@ def _load_extensions(host: Any, value: Any) -> None:
             host.shell.extension_manager.load_extension(name)
 
 
+def _save_flags(host: Any) -> Any:
+    return getattr(getattr(host.shell, "compile", None), "flags", None)
+
+
 _STATES: tuple[tuple[str, Callable[[Any], Any], Callable[[Any, Any], None]], ...] = (
     ("extensions", _save_extensions, _load_extensions),
+    ("flags", _save_flags, lambda _, __: None),
     ("history", _save_history, _load_history),
     ("pandas", _save_pandas, _load_pandas),
     ("matplotlib", _save_matplotlib, _load_matplotlib),
@@ -311,6 +316,8 @@ def prepare(host: Any, saved: Json) -> None:
     with contextlib.suppress(Exception):
         os.chdir(saved.get("cwd", "."))
     linecache.cache.update(saved.get("lines", {}))
+    if host.shell is not None and "flags" in saved:
+        host.shell.compile.flags = saved["flags"]
     with _silent():
         for name in saved.get("modules", ()):
             with contextlib.suppress(BaseException):  # it may not be there, and nobody may need it

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import pickle
 import sys
 from typing import TYPE_CHECKING, Any
 
+from . import live
 from .cloudpickle import cloudpickle as functions  # type: ignore[import-untyped]  # as it is
 from .live import NotSavedError, describe, name_of
 from .pickling import CLASS_PREFIX, WHOLE_NAMESPACE, Pickled, Snapshot
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
 
 VERIFIED_BYTES = 1 << 28
 """Larger groups are not brought back for a test when they are written."""
+
+
+CALLERS = 6
+"""Frames with the notebook's variables: statsmodels looks into the first four, from the second."""
 
 
 class Capture:
@@ -148,7 +154,7 @@ class Capture:
         """Return why a group does not come back as it is; nothing when it does."""
         self._tell(names[0])
         try:
-            loaded = _Unpickler(io.BytesIO(one.data), buffers=one.buffers).load()
+            loaded = _load(one.data, one.buffers)
         except Exception as error:  # of any type: the values' own code runs
             return f"it could not be brought back: {describe(error)}"
         for name in names:
@@ -163,6 +169,15 @@ class _Unpickler(pickle.Unpickler):
         if module == "__main__":
             raise NotSavedError(f"{name} is known by its name in the notebook alone")
         return super().find_class(module, name)
+
+
+def _load(data: bytes, buffers: Iterable[Any]) -> Any:
+    """Unpickle as a cell would: some classes evaluate a formula then, in a caller's frame."""
+    load = _Unpickler(io.BytesIO(data), buffers=buffers).load
+    code = compile("load()", "<restore>", "eval", live.compiler_flags(), dont_inherit=True)
+    for _ in range(CALLERS):
+        load = functools.partial(eval, code, live.namespace(), {"load": load})
+    return load()
 
 
 def write_groups(
@@ -283,7 +298,7 @@ def load_groups(
     def has_class(group: Json) -> bool:
         return any(name.startswith(CLASS_PREFIX) for name in group["names"])
 
-    for group in sorted(groups, key=has_class, reverse=True):
+    for group in sorted(groups, key=lambda one: (has_class(one), one["code"]), reverse=True):
         try:
             if group["code"] and not may_load_code:
                 raise NotSavedError("it has code of another version of Python")
@@ -295,7 +310,10 @@ def load_groups(
             for digest, size, is_readonly in group["buffers"]:
                 loaded = store.load(digest, size)
                 buffers.append(loaded if is_readonly else bytearray(loaded))
-            values.update(_Unpickler(io.BytesIO(data), buffers=buffers).load())
+            loaded = _load(data, buffers)
+            values.update(loaded)
+            # At once: what comes later may look for a function among the variables.
+            live.namespace().update((k, v) for k, v in loaded.items() if k.isidentifier())
         except Exception as error:  # of any type: the values' own code runs
             if isinstance(error, TamperedCheckpointError):
                 refused.append([str(error).split(" ", 1)[0], str(error)])
