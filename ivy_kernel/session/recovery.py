@@ -217,12 +217,11 @@ class Recovery:
     def hint(self, outcome: Outcome, sink: Sink) -> None:
         """Say so when a cell has missed a variable that was not restored."""
         if self._missing and outcome.reply.get("ename") == "NameError":
-            named = str(outcome.reply.get("evalue", "")).split("'")
-            about = self._missing.get(named[1]) if len(named) > 1 else None
-            if about is not None:
+            name = str(outcome.reply.get("evalue", "")).partition("'")[2].partition("'")[0]
+            if (about := self._missing.get(name)) is not None:
                 _note(
                     sink,
-                    f"{missing_words(named[1], about)} was not restored: "
+                    f"{missing_words(name, about)} was not restored: "
                     f"%ivy restore --rerun makes it again.",
                 )
 
@@ -316,8 +315,7 @@ class Recovery:
             return False
         with suppress(IvyError):
             status = await self._host.lifecycle.status()
-            is_over = status.state in END_STATES
-            return not is_over or status.resumes(monotonic_seconds())
+            return status.state not in END_STATES or status.resumes(monotonic_seconds())
         return False
 
     async def resume(
