@@ -22,9 +22,9 @@ from ivy_kernel.errors import (
     UsageError,
     WorkError,
 )
-from ivy_kernel.models import Cell, Json, Message, Outcome, Sink
+from ivy_kernel.models import Cell, Json, Message, Outcome, Sink, sound_work
 from ivy_kernel.routes.agent.programs import work_archive
-from ivy_kernel.routes.base import LiveKernel, Route, sound_work
+from ivy_kernel.routes.base import LiveKernel, Route
 from ivy_kernel.routes.events import show_error
 from ivy_kernel.session.notebook_record import ChatRecord, KeptCell, Life
 from ivy_kernel.session.restored import (
@@ -391,11 +391,8 @@ class Recovery:
                 ended = await self._set_up(run, route, cell, sink)
                 if ended is not None:
                     return ended
-            lacking = (
-                await run.prepare(offer_packages(kernel, self._chat.lock, self.ask))
-                if is_other
-                else []
-            )
+            lock = self._chat.lock if is_other else {}
+            lacking = await run.prepare(offer_packages(kernel, lock, self.ask))
             if isinstance(lacking, Outcome):
                 return lacking
             wanted = {"do": "restore", "at": at, "partial": place != "its disk"}

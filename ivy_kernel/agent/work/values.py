@@ -56,7 +56,7 @@ class Capture:
             self._take_one(name, value)
         done: set[str] = set()
         while len(done) < len(self._snapshot.classes):
-            for identity in set(self._snapshot.classes) - done:
+            for identity in [one for one in self._snapshot.classes if one not in done]:
                 done.add(identity)
                 key = CLASS_PREFIX + identity
                 self._take_one(key, self._snapshot.classes[identity], (identity,))
