@@ -75,6 +75,16 @@ SAVED: dict[str, tuple[str, str]] = {
         "T1 = collections.namedtuple('T1', 'x y'); t2 = T1(1, [2]); e2 = E1.A; d2 = D1(4)",
         "print(e2 is E1.A, d2 == D1(4), t2, type(t2) is T1, D1())",
     ),
+    "a field of a data class that says it has no state": (
+        "@dataclasses.dataclass\nclass DD1:\n    x: int = 3\n"
+        "    def __getstate__(self): return {}\ndd2 = DD1(4)",
+        "print(dd2)",
+    ),
+    "a value that looks among its caller's variables when it comes back": (
+        "def fr1(): return 5\nclass FR:\n    def __setstate__(self, _):\n"
+        "        self.y = sys._getframe(2).f_globals['fr1']()\nfr2 = FR(); fr2.y = 5",
+        "print(fr2.y)",
+    ),
     "collections": (
         "import collections\no1 = [collections.deque([1], 3), collections.Counter('aab'),"
         " collections.defaultdict(list, a=[1]), collections.OrderedDict(b=1)]",
