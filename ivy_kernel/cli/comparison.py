@@ -42,6 +42,8 @@ _VARYING = re.compile(
     r"|(?<=/tmp/)ipykernel_\d+/\d+(?=\.py)"
 )
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?!\w)")
+_CELL = re.compile(r"\b(?:Cell|Input) In ?\[\d+\]|<ipython-input-\d+-[0-9a-f]+>")
+"""A cell in a traceback: its number says how many ran before it, and nothing of what it did."""
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _TIMING = re.compile(r"^\s*%{1,2}time(?:it)?\b", re.MULTILINE)
 _WIDGETS = "application/vnd.jupyter.widget-"
@@ -183,7 +185,7 @@ def _compare_errors(was: Json, now: Json, tolerance: float) -> Judged:
     verdict, why = compare_text(one, other, tolerance)
     if verdict == "exact":
         lines = ("\n".join(map(str, error.get("traceback") or ())) for error in (was, now))
-        one, other = (_COLOUR.sub("", text) for text in lines)
+        one, other = (_CELL.sub("Cell In[…]", _COLOUR.sub("", text)) for text in lines)
         verdict, why = compare_text(one, other, tolerance)
     return verdict, why
 

@@ -296,6 +296,12 @@ class RunsApp(IvyCommandApp):
             record = await runs.find(start)
             if record.state in ("running", "ended"):
                 raise UsageError(f"Run {record.run_id}: {state_words(record)}; nothing is left.")
+            for other in await runs.list():  # or its cells would run twice
+                if other.about.get("resumes") == record.run_id:
+                    raise UsageError(
+                        f"Run {record.run_id} was resumed already, as run {other.run_id}: "
+                        f"{state_words(other)}. Resume that one, if need be. Nothing was run."
+                    )
             notebook = await runs.notebook(record)
         kept_as = str(record.about.get("kept_as", ""))
         keeps = NotebookRecord(kernel=kept_as)

@@ -139,7 +139,10 @@ async def run_packages(owner: RecoveryOwner, options: argparse.Namespace, sink: 
 def told_packages(reply: Json) -> list[str]:
     """Return what an installation says of each package, a line for each."""
     lines = []
-    for one in reply.get("packages") or ():
+    told = reply.get("packages")
+    for one in told if isinstance(told, list) else ():
+        if not isinstance(one, dict):
+            continue
         why = f": {visible(one['why'])}" if one.get("why") else ""
         lines.append(visible(f"{one.get('name')} {one.get('version')}: {one.get('fate')}") + why)
     return lines

@@ -377,12 +377,19 @@ class CopyKeeper:
         self._copies = CheckpointCopies(recovery.chat, limit_bytes=limit_bytes)
         self._task: asyncio.Future[None] | None = None
         self._hurry: asyncio.Future[None] | None = None
+        self._is_wanted = False
         self.last: Copied | None = None
 
     def look(self) -> None:
-        """Bring the newest checkpoint here, unless that is under way."""
+        """Bring the newest checkpoint here; once more if that is under way for an earlier one."""
+        self._is_wanted = True
         if self._task is None or self._task.done():
-            self._task = asyncio.ensure_future(self._look())
+            self._task = asyncio.ensure_future(self._look_until_done())
+
+    async def _look_until_done(self) -> None:
+        while self._is_wanted:
+            self._is_wanted = False
+            await self._look()
 
     def hurry(self) -> None:
         """Have a checkpoint written as soon as the cell under way lets go, and bring it here."""

@@ -127,6 +127,11 @@ class Life:
         last = len(self.ended) - 1 - self.ended[::-1].index(number)
         return self.ended[last + 1 :]
 
+    def end_with(self, number: int) -> None:
+        """Forget the cells that ended after the one with this number."""
+        after = len(self.cells_after(number))
+        self.ended = self.ended[: len(self.ended) - after]
+
 
 class NotebookRecord:
     """The record of one notebook. Reading never raises: what cannot be read counts as not kept.

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import secrets
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Protocol
@@ -25,14 +24,16 @@ from ivy_kernel.errors import (
 )
 from ivy_kernel.models import Cell, Json, Message, Outcome, Sink
 from ivy_kernel.routes.agent.programs import work_archive
-from ivy_kernel.routes.base import LiveKernel, Route
+from ivy_kernel.routes.base import LiveKernel, Route, sound_work
 from ivy_kernel.routes.events import show_error
 from ivy_kernel.session.notebook_record import ChatRecord, KeptCell, Life
 from ivy_kernel.session.restored import (
+    QUESTION_SECONDS,
+    Ask,
     Restored,
-    lacking_packages,
     missing_words,
     names_in,
+    offer_packages,
     setup_cells,
 )
 from ivy_kernel.status.clock import monotonic_seconds
@@ -49,8 +50,6 @@ SPACE_BYTES = 4 << 30
 TIME_SHARE = 0.05
 """Part of a notebook's time that checkpoints may take."""
 RESTORE_SECONDS = 3600.0
-QUESTION_SECONDS = 60.0
-INSTALL_SECONDS = 1800.0
 FIRST_LOOK_SECONDS = 2.0
 NOTE_SECONDS = 0.5
 """So long after a cell it is written down: not on its way, and several at once."""
@@ -80,10 +79,6 @@ class RecoveryHost(Protocol):
 
     def holds(self, holder: str) -> None:
         """Note that a kernel has variables now that must not be lost unnoticed."""
-
-
-Ask = Callable[[str], Awaitable[bool]]
-"""Asks the user a yes/no question."""
 
 
 class Recovery:
@@ -124,6 +119,7 @@ class Recovery:
         self._reply: Json = {}
         self._missing: dict[str, Json] = {}
         self._unwritten: list[KeptCell] = []
+        self._under_way: KeptCell | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._keeper: CopyKeeper | None = None
         self._look: asyncio.TimerHandle | None = None
@@ -185,6 +181,21 @@ class Recovery:
 
     # -- cells
 
+    def sent(self, cell: Cell) -> None:
+        """Note that a cell goes out: a process that ends under it leaves one that may have run."""
+        if cell.store_history and not cell.silent:
+            self._under_way = self._kept(cell)
+            self._note_soon()
+
+    def left(self) -> None:
+        """Note that no cell is under way any more, however it ended."""
+        if self._under_way is not None:
+            self._under_way = None
+            self._note_soon()
+
+    def _kept(self, cell: Cell) -> KeptCell:
+        return KeptCell(cell.execution_count, cell.cell_id, cell.code, self._life.id)
+
     def ended(self, cell: Cell, outcome: Outcome) -> Outcome:
         """Note how a cell ended that was sent; return its outcome, with the notebook's id."""
         ivy: Json = outcome.metadata.get("ivy") or {}
@@ -192,18 +203,14 @@ class Recovery:
             return outcome
         if cell.store_history and not cell.silent and outcome.fate != "lost":
             self._life.ended.append(cell.execution_count)
-            self._unwritten.append(
-                KeptCell(cell.execution_count, cell.cell_id, cell.code, self._life.id)
-            )
+            self._unwritten.append(self._kept(cell))
         summary = ivy.get("checkpoint")
-        if isinstance(summary, dict) and summary.get("sequence"):
+        if isinstance(summary, dict) and (summary := sound_work(summary)).get("sequence"):
             self.summary = summary
         if isinstance(ivy.get("lock"), dict):
             self._chat.keep(lock=ivy["lock"])
         self._note_soon()
-        if self._copy_limit_bytes and self._look is None:
-            loop = asyncio.get_running_loop()
-            self._look = loop.call_later(self.pause_seconds, self._look_now)
+        self._look_soon()
         told = {**ivy, "notebook": self._chat.record.notebook_id}
         return replace(outcome, metadata={**outcome.metadata, "ivy": told})
 
@@ -227,6 +234,11 @@ class Recovery:
             self._keeper = CopyKeeper(self, host, limit_bytes=self._copy_limit_bytes)
         return self._keeper
 
+    def _look_soon(self) -> None:
+        if self._copy_limit_bytes and self._look is None:
+            loop = asyncio.get_running_loop()
+            self._look = loop.call_later(self.pause_seconds, self._look_now)
+
     def _look_now(self) -> None:
         self._look = None
         if self._host is not None:
@@ -242,7 +254,11 @@ class Recovery:
     def write_down(self) -> None:
         """Write down which cells have run. In a thread, or when the session is closed."""
         self._timer, cells, self._unwritten = None, self._unwritten, []
-        self._chat.add_cells(cells, life=asdict(self._life), summary=self.summary)
+        life, under_way = asdict(self._life), self._under_way
+        if under_way is not None:
+            cells.append(replace(under_way, life=self._life.id))
+            life["ended"].append(under_way.number)
+        self._chat.add_cells(cells, life=life, summary=self.summary)
 
     def close(self) -> None:
         """Called when the session is closed."""
@@ -282,10 +298,8 @@ class Recovery:
         SandboxLostError
             When the user is to decide: says how.
         """
-        is_meant = cell.store_history and not cell.silent
-        if self._mode == "off" or not is_meant or not self._life.ended:
-            return False
-        if not await self._may_be_at_hand():
+        is_meant = self._life.ended and cell.store_history and not cell.silent
+        if self._mode == "off" or not is_meant or not await self._may_be_at_hand():
             return False
         if self._mode == "ask":
             raise SandboxLostError(
@@ -352,7 +366,10 @@ class Recovery:
             which = "" if at is None else f" as old as cell {at}"
             where = "neither on the sandbox's disk nor on this machine; run the cells again"
             raise UsageError(f"There is no checkpoint{which} of this notebook, {where}.")
-        restored.stale = [] if at is not None else self._life.cells_after(restored.number)
+        if at is not None:  # what ran after it is undone; the copy is to follow
+            self._life.end_with(restored.number)
+            self._look_soon()
+        restored.stale = self._life.cells_after(restored.number) if at is None else []
         self._show(restored, sink, is_rerun=rerun)
         return await self._rerun(run, restored, cell, sink) if rerun else None
 
@@ -376,10 +393,15 @@ class Recovery:
                 ended = await self._set_up(run, route, cell, sink)
                 if ended is not None:
                     return ended
-            lacking = await run.prepare(self._offer_packages(kernel)) if is_other else []
+            lacking = (
+                await run.prepare(offer_packages(kernel, self._chat.lock, self.ask))
+                if is_other
+                else []
+            )
             if isinstance(lacking, Outcome):
                 return lacking
             wanted = {"do": "restore", "at": at, "partial": place != "its disk"}
+            wanted["sequence"] = summary["sequence"]
             result = await run.prepare(kernel.work(wanted, timeout_seconds=RESTORE_SECONDS))
             if isinstance(result, Outcome):
                 return result
@@ -406,7 +428,8 @@ class Recovery:
             return None
         try:
             await kernel.configure()
-            summary = await kernel.work({"do": "index", "at": at}, timeout_seconds=QUESTION_SECONDS)
+            asked = {"do": "index", "at": at, "to_restore": True}
+            summary = await kernel.work(asked, timeout_seconds=QUESTION_SECONDS)
             copy, floor = self._chat.copy, self._life.floor if loss is not None else 0
             sequence = int(summary.get("sequence", 0))
             is_ours = loss is None or copy.get("life") == self._life.id
@@ -441,28 +464,6 @@ class Recovery:
             if outcome.fate != "succeeded":
                 return outcome
         return None
-
-    async def _offer_packages(self, kernel: LiveKernel) -> list[str]:
-        """Have packages installed again that are not there any more; return those that are not."""
-        lock = self._chat.lock
-        if not lock:
-            return []
-        with suppress(WorkError):
-            there = await kernel.work({"do": "packages"}, timeout_seconds=QUESTION_SECONDS)
-            lacking = lacking_packages(lock, there)
-            if not lacking or self.ask is None:
-                return lacking
-            question = f"Packages that you had installed are not there: {', '.join(lacking)}. "
-            wants = False
-            with suppress(IvyError):  # nobody can be asked
-                wants = await self.ask(f"{question}Install them again?")
-            if wants:
-                wanted = {"do": "install", "lock": lock}
-                await kernel.work(wanted, timeout_seconds=INSTALL_SECONDS)
-                there = await kernel.work({"do": "packages"}, timeout_seconds=QUESTION_SECONDS)
-                lacking = lacking_packages(lock, there)
-            return lacking
-        return []
 
     async def _rerun(
         self, run: CellRun, restored: Restored, cell: Cell, sink: Sink

@@ -5,11 +5,14 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ivy_kernel.errors import IvyError, WorkError
 from ivy_kernel.models import Json, visible
+from ivy_kernel.routes.base import LiveKernel
 from ivy_kernel.session.describe import count_words
 from ivy_kernel.session.notebook_record import KeptCell, own_names
 
@@ -17,6 +20,11 @@ RESTORE_TYPE = "application/vnd.ivy.restore+json"
 """MIME type of what came back after a loss, and what can be done about the rest."""
 
 NAMED_AT_MOST = 8
+QUESTION_SECONDS = 60.0
+INSTALL_SECONDS = 1800.0
+
+Ask = Callable[[str], Awaitable[bool]]
+"""Asks the user a yes/no question."""
 
 
 @dataclass(slots=True)
@@ -45,6 +53,8 @@ class Restored:
         Empty when the user has asked for it.
     sequence
         The checkpoint's.
+    others
+        Variables that are there and not in the checkpoint.
     """
 
     number: int
@@ -57,6 +67,7 @@ class Restored:
     cells: dict[int, KeptCell] = field(default_factory=dict)
     what_ended: str = ""
     sequence: int = 0
+    others: list[str] = field(default_factory=list)
 
     @staticmethod
     def of(result: Json, *, place: str, lacking: list[str], changed: list[str]) -> Restored:
@@ -67,7 +78,8 @@ class Restored:
             about["why"] = "its copy on this machine was changed, and was not used"
         names = own_names(result.get("restored") or ())
         number, sequence = (int(result.get(name) or 0) for name in ("number", "sequence"))
-        return Restored(number, names, missing, place, lacking, sequence=sequence)
+        others = own_names(result.get("others") or ())
+        return Restored(number, names, missing, place, lacking, sequence=sequence, others=others)
 
     def to_rerun(self, ended: Sequence[int]) -> list[int]:
         """Return the cells that make the rest, in the order in which they ran."""
@@ -87,7 +99,9 @@ class Restored:
                 parts.append(f"{_cells(makers).capitalize()} made that.")
         if self.stale:
             parts.append(f"{_cells(self.stale).capitalize()} ran after that.")
-        if self.missing or self.stale:
+        if self.others and not self.what_ended:  # else cells have just set them up
+            parts.append(f"Not of that checkpoint, and as before: {self._other_words()}.")
+        if self.to_rerun(()):
             which = "it" if len(self.to_rerun(())) == 1 else "them"
             parts.append(f"%ivy restore --rerun runs {which} again.")
         if self.lacking:
@@ -100,6 +114,11 @@ class Restored:
         shown = [missing_words(name, about) for name, about in some]
         more = len(self.missing) - len(shown)
         return ", ".join(shown) + (f" and {more:,} more" if more > 0 else "")
+
+    def _other_words(self) -> str:
+        shown = ", ".join(map(visible, self.others[:NAMED_AT_MOST]))
+        more = len(self.others) - NAMED_AT_MOST
+        return shown + (f" and {more:,} more" if more > 0 else "")
 
     def refusal(self) -> str:
         """Return why the cell was not run for which this was restored."""
@@ -114,7 +133,7 @@ class Restored:
 
     def bundle(self) -> Json | None:
         """Return it as a display with what can be done; ``None`` when there is nothing to do."""
-        actions = ["rerun"] if self.missing or self.stale else []
+        actions = ["rerun"] if self.to_rerun(()) else []
         actions += ["install"] if self.lacking else []
         if not actions:
             return None
@@ -198,6 +217,28 @@ def names_in(code: str) -> set[str]:
     return loaded
 
 
+async def offer_packages(kernel: LiveKernel, lock: Json, ask: Ask | None) -> list[str]:
+    """Have packages installed again that are not there any more; return those that are not."""
+    if not lock:
+        return []
+    with suppress(WorkError):
+        there = await kernel.work({"do": "packages"}, timeout_seconds=QUESTION_SECONDS)
+        lacking = lacking_packages(lock, there)
+        if not lacking or ask is None:
+            return lacking
+        question = f"Packages that you had installed are not there: {', '.join(lacking)}. "
+        wants = False
+        with suppress(IvyError):  # nobody can be asked
+            wants = await ask(f"{question}Install them again?")
+        if wants:
+            wanted = {"do": "install", "lock": lock}
+            await kernel.work(wanted, timeout_seconds=INSTALL_SECONDS)
+            there = await kernel.work({"do": "packages"}, timeout_seconds=QUESTION_SECONDS)
+            lacking = lacking_packages(lock, there)
+        return lacking
+    return []
+
+
 def lacking_packages(lock: Json, there: Json) -> list[str]:
     """Return what a lock has and a sandbox has not, in words such as ``numpy 2.1.0``.
 
@@ -208,7 +249,9 @@ def lacking_packages(lock: Json, there: Json) -> list[str]:
     """
     found = []
     for kind in ("pip", "conda", "r"):
-        wanted, has = lock.get(kind) or {}, there.get(kind) or {}
+        wanted, has = lock.get(kind), there.get(kind) or {}
+        if not isinstance(wanted, dict):  # the sandbox has told it
+            continue
         for name, version in sorted(wanted.items()):
             if has.get(name) != version:
                 found.append(f"{name} {version}")

@@ -240,7 +240,10 @@ class Session:
         on_ready: Callable[[], None] | None,
     ) -> Outcome:
         """Send a cell, and have its recovery note how it ended."""
-        outcome = await self._send(run, cell, sink, on_ready)
+        try:
+            outcome = await self._send(run, cell, sink, on_ready)
+        finally:
+            recovery.left()
         if not run.was_sent:
             return outcome
         recovery.hint(outcome, sink)
@@ -254,6 +257,8 @@ class Session:
             return route
         if on_ready is not None and not run.is_interrupted():
             on_ready()
+        if self.recovery is not None:
+            self.recovery.sent(cell)
 
         async def wait_and_check(error: NotReadyError) -> None:
             await self._gate.wait_after(error, sink)

@@ -11,7 +11,7 @@ const files = import.meta.glob<string>('../src/**/*.ts', {
 const LAYERS: readonly (readonly RegExp[])[] = [
   [/^protocol$/, /^sse$/, /^outputs\/sha256$/],
   [/^countdown$/],
-  [/^format$/, /^warnings$/, /^preferences$/, /^cells$/],
+  [/^format$/, /^warnings$/, /^preferences$/, /^cells$/, /^handedCells$/],
   [/^drive\/entries$/, /^outputs\/outputsModel$/],
   [/^source$/],
   [/^api$/, /^stream$/, /^drive\/drive$/],
@@ -36,7 +36,7 @@ const LAYERS: readonly (readonly RegExp[])[] = [
 
 /** What the notebook widget is made of, which no package of JupyterLab may get into. */
 const PURE =
-  /^(protocol|sse|countdown|format|warnings|preferences|cells|outputs\/(sha256|outputsModel)|widget\/.*|views\/(dom|banner|card|chip|start|deadlines|facts|actions|sessions|welcome|account|chats|restoreView)|drive\/entries)$/;
+  /^(protocol|sse|countdown|format|warnings|preferences|cells|handedCells|outputs\/(sha256|outputsModel)|widget\/.*|views\/(dom|banner|card|chip|start|deadlines|facts|actions|sessions|welcome|account|chats|restoreView)|drive\/entries)$/;
 
 function layerOf(name: string): number {
   return LAYERS.findIndex(layer => layer.some(one => one.test(name)));

@@ -256,3 +256,72 @@ def test_what_did_not_come_back_is_missing_until_it_is_made_again(tmp_path: Path
         kernel.run("g = [1]")
         summary = kernel.ask("checkpoint", now=True)
         assert set(summary["missing"]) == {"h"}
+
+
+def test_a_new_life_never_hides_the_one_before(tmp_path: Path) -> None:
+    """Cells of a new process are the same numbers again; a restore brings what was left there."""
+    with contextlib.closing(BareKernel(tmp_path)) as kernel:
+        kernel.configure()
+        for number in range(1, 4):
+            kernel.run(f"a = {number}")
+            kernel.ask("checkpoint", now=True)
+    with contextlib.closing(BareKernel(tmp_path)) as kernel:
+        kernel.configure()
+        kernel.run("b = 1")
+        assert kernel.ask("checkpoint", now=True)["number"] == 1
+        assert kernel.ask("index")["sequence"] == 4
+        chosen = kernel.ask("index", to_restore=True)
+        assert (chosen["sequence"], chosen["number"]) == (3, 3)
+        kernel.run("b = 2")
+        kernel.ask("checkpoint", now=True)
+        assert kernel.ask("index", at=2)["sequence"] == 5  # this life has come as far
+        assert kernel.ask("restore", at=3)["sequence"] == 3  # that one alone has
+        assert kernel.run("print(a, b)")["text"] == "3 2\n"
+
+
+def test_nothing_that_was_written_since_it_was_chosen_is_restored(tmp_path: Path) -> None:
+    """The near side names the sequence; a checkpoint that a process of its own made is later."""
+    with contextlib.closing(BareKernel(tmp_path)) as kernel:
+        kernel.configure()
+        kernel.run("a = 1")
+        chosen = kernel.ask("checkpoint", now=True)["sequence"]
+    with contextlib.closing(BareKernel(tmp_path)) as kernel:
+        kernel.configure()
+        kernel.run("b = 1")
+        kernel.ask("checkpoint", now=True)
+    with contextlib.closing(BareKernel(tmp_path)) as kernel:
+        kernel.configure()
+        assert kernel.ask("restore", sequence=chosen)["restored"] == ["a"]
+
+
+def test_what_was_restored_is_the_newest_again(saved: tuple[BareKernel, Path]) -> None:
+    """A loss right after going back brings that back, and not what was gone back from."""
+    kernel, directory = saved
+    for number in (2, 3):
+        kernel.run(f"n = {number}")
+        kernel.ask("checkpoint", now=True)
+    assert kernel.ask("restore", at=2)["sequence"] == 2
+    assert kernel.ask("restore")["number"] == 2
+    kernel.run("n = 'anew'")
+    kernel.ask("checkpoint", now=True)
+    kernel.run("n = 'later'")
+    kernel.ask("checkpoint", now=True)
+    assert kernel.ask("restore", at=3)["number"] == 3
+    assert kernel.run("print(n)")["text"] == "anew\n"
+    assert len(list(directory.glob("index-*"))) == 5 + 2  # two were gone back to, one as it was
+
+
+def test_making_room_leaves_the_newest_of_the_life_before(tmp_path: Path) -> None:
+    """A new life that fills the space removes its own old checkpoints first."""
+    with contextlib.closing(BareKernel(tmp_path)) as kernel:
+        kernel.configure()
+        for number in (1, 2):
+            kernel.run(f"a = bytes([{number}]) * 400000")
+            kernel.ask("checkpoint", now=True)
+    with contextlib.closing(BareKernel(tmp_path)) as kernel:
+        kernel.configure(space_bytes=1_000_000)
+        for number in range(4):
+            kernel.run(f"b = bytes([{number}]) * 400000")
+            history = kernel.ask("checkpoint", now=True)["history"]
+        assert [sequence for sequence, _, _ in history] == [6, 2]
+        assert kernel.ask("restore")["restored"] == ["a"]

@@ -121,6 +121,23 @@ SAVED: dict[str, tuple[str, str]] = {
         " np.ma.masked_array([1, 2], [0, 1]), np.matrix([[1]]), np.array([]), np.zeros((0, 3))]",
         "print(z1, [(z.dtype, z.flags.f_contiguous, z.flags.writeable) for z in z1])",
     ),
+    "a masked array in the memory of another": (
+        "aa1 = np.arange(5.0); aa2 = np.ma.masked_array(aa1, [0, 1, 0, 0, 0], copy=False)",
+        "aa1[0] = 99; aa2[2] = -1; print(aa1, aa2, aa2.mask)",
+    ),
+    "an array of a cell's class in the memory of another": (
+        "class Ab1(np.ndarray): pass\nab2 = np.arange(4.0); ab3 = ab2.view(Ab1); ab3.tag = 'u'",
+        "ab2[0] = 99; print(np.asarray(ab3), ab3.tag, type(ab3) is Ab1)",
+    ),
+    "an array of records and a field of it": (
+        "ac1 = np.zeros(3, [('a', 'i4'), ('b', 'f8')]); ac2 = ac1['a']\n"
+        "ac3 = ac1.view(np.recarray)",
+        "ac2[1] = 5; ac3.b[2] = 7; print(ac1, ac3, type(ac3) is np.recarray)",
+    ),
+    "an array with its axes in another order, and a part of it": (
+        "ad1 = np.arange(24).reshape(2, 3, 4).transpose(2, 0, 1) + 1; ad2 = ad1[1]; ad3 = [ad2]",
+        "ad1[1, 0, 0] = -5; print(ad2, ad1.strides, ad1.flags.owndata, ad3[0] is ad2)",
+    ),
     "arrays of objects": (
         "p1 = [1]; p2 = np.array([p1, None, 's'], dtype=object); p3 = p2[1:]",
         "p2[1] = 'new'; p1.append(2); print(p2, p3)",
@@ -178,6 +195,10 @@ MISSING: dict[str, tuple[str, str]] = {
     "m_class": ("class m_class:\n    lock = threading.Lock()", "lock"),
     "m_instance": ("m_instance = m_class()", "its class m_class cannot be saved"),
     "m_memmap": ("m_memmap = np.memmap('mm', 'u1', 'w+', shape=(3,))", "memmap"),
+    "m_array": (
+        "class Ma(np.ndarray): pass\nma1 = np.ndarray.__new__(Ma, (3,)); m_array = np.asarray(ma1)",
+        "it shares memory with a Ma",
+    ),
     "m_module": ("import types; m_module = types.ModuleType('made')", "was made here"),
     "m_broken": (
         "class Broken:\n    def __reduce__(self): return (int, ('x',))\nm_broken = Broken()",
@@ -240,3 +261,23 @@ def test_what_cannot_be_saved_is_named_with_its_reason_and_cell(
     assert set(reply["missing"]) == set(MISSING)
     assert not set(reply["restored"]) & set(MISSING)
     assert reply["number"] == 1 + len(MISSING) + len(SAVED)
+
+
+def test_a_restore_names_variables_of_modules_and_what_is_not_of_the_checkpoint() -> None:
+    """A module of the workspace is imported anew, and what a later cell has made stays."""
+    with tempfile.TemporaryDirectory(prefix="ivy-") as directory, contextlib.ExitStack() as stack:
+        first, second = (
+            stack.enter_context(contextlib.closing(BareKernel(Path(directory)))) for _ in range(2)
+        )
+        first.configure()
+        first.run(
+            "open('ours.py', 'w').write('count = 0\\nsame = [1]\\n')\n"
+            "import sys; sys.path.insert(0, ''); import ours; ours.count = 5; a = 1"
+        )
+        first.ask("checkpoint", now=True)
+        second.configure()
+        second.run("import sys; b = 2")
+        reply = second.ask("restore")
+    assert list(reply["missing"]) == ["ours.count"]
+    assert "imported anew" in reply["missing"]["ours.count"]["why"]
+    assert reply["others"] == ["b"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
 from lab_window import Lab
 from playwright.sync_api import Locator, expect
 from sandbox_server import RunningSandbox
@@ -78,8 +77,7 @@ def test_an_untrusted_notebook_offers_no_buttons(lab: Lab, sandbox: RunningSandb
     expect(said.get_by_role("button")).to_have_count(0)
 
 
-@pytest.mark.usefixtures("countdowns")
-def test_resume_and_restore(lab: Lab, sandbox: RunningSandbox) -> None:
+def test_resume_and_restore(lab: Lab, sandbox: RunningSandbox, countdowns: None) -> None:
     """One button wakes the sandbox and brings the variables back, and a notification says so."""
     sandbox.ready(CHAT, SESSION, CAMPAIGN)
     name = lab.running.write_notebook("restored.ipynb", "kept = 'kept'", "print(kept)")

@@ -208,6 +208,26 @@ def test_errors_are_compared_by_name_and_words() -> None:
     assert one.verdict == "cannot be checked"
 
 
+@pytest.mark.parametrize(
+    "places",
+    [
+        ("Cell In[5], line 1", "Cell In[3], line 1"),
+        ("Input In [12], in <cell>", "Input In [1], in <cell>"),
+    ],
+)
+def test_the_number_of_a_cell_in_a_traceback_is_no_difference(places: tuple[str, str]) -> None:
+    """It counts the cells that ran before, which another run may leave out; the line counts."""
+    was, now = (
+        {**failed("KeyError", "'a'"), "traceback": [f"\x1b[36m{place}\x1b[39m", "----> 1 f()"]}
+        for place in places
+    )
+    (found,) = verdicts(cell_of(was), cell_of(now))
+    assert found.verdict == "exact"
+    now["traceback"] = [line.replace("1 f()", "2 f()") for line in now["traceback"]]
+    (found,) = verdicts(cell_of(was), cell_of(now))
+    assert found.verdict == "different"
+
+
 def test_cells_that_were_not_run_again_cannot_be_checked() -> None:
     """With the reason, for each output."""
     found = verdicts(cell_of(stream("1"), data(text_plain="1")), None, why_not="cell 2 failed")

@@ -71,6 +71,11 @@ def copied(kernel: KernelDriver, number: int) -> bool:
     return bool(files) and record_of(kernel).get("copy", {}).get("number") == number
 
 
+def newest_index(top: Path) -> str:
+    """The name of the newest checkpoint's index below a directory."""
+    return max(path.name for path in top.glob("**/index-*.json"))
+
+
 def facts_of(cell: CellRun) -> dict[str, Any]:
     """What the cell's display says of the recovery."""
     (data,) = [data for data in cell.datas("display_data") if RESTORE_TYPE in data]
@@ -159,6 +164,23 @@ def test_cells_after_the_checkpoint_stop_the_next_one(
     assert "as they were before cell 2 ran" in cell.reply["evalue"]
     assert kernel.run("%ivy restore --rerun").reply["status"] == "ok"
     assert kernel.run("n").result == "11"
+
+
+def test_what_an_older_checkpoint_has_brought_back_is_what_the_next_restore_brings(
+    kernel: KernelDriver, server: RunningSandbox, hibernate: Callable[[], None]
+) -> None:
+    """The cells after it are undone: neither their values nor their names come again."""
+    for code in ("n = 1", "%ivy checkpoint", "n = 2; later = 3", "%ivy checkpoint"):
+        kernel.run(code)
+    before = newest_index(server.root)
+    told = kernel.run("%ivy restore --at 1").text("stderr")
+    assert "as they were after cell 1" in told
+    assert "Not of that checkpoint, and as before: later." in told
+    until(lambda: newest_index(server.root) > before, "it is the newest checkpoint again")
+    hibernate()
+    cell = kernel.run("n")
+    assert cell.result == "1", cell.reply
+    assert "after cell 1" in cell.text("stderr")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from ivy_kernel.errors import TamperedCheckpointError
-from ivy_kernel.session.checkpoint_copies import CheckpointCopies
+from ivy_kernel.models import Cell
+from ivy_kernel.routes.base import work_answer
+from ivy_kernel.session.checkpoint_copies import CheckpointCopies, CopyKeeper
 from ivy_kernel.session.notebook_record import (
     CELLS_KEPT,
     KeptCell,
@@ -161,6 +163,69 @@ def test_one_sentence_says_what_came_back_and_what_did_not() -> None:
     assert restored.bundle() is None
 
 
+def test_a_restore_that_was_asked_for_names_what_is_not_of_the_checkpoint() -> None:
+    """It stays as it is; and nothing is offered to be run again where no cell made what misses."""
+    result = {
+        "number": 2,
+        "restored": ["a"],
+        "others": ["b", "_i3"],
+        "missing": {"ours.count": {"why": "imported anew", "cell": 0}},
+    }
+    restored = Restored.of(result, place="its disk", lacking=[], changed=[])
+    assert restored.sentence() == (
+        "Restored 1 variable as they were after cell 2, from its disk. "
+        "Not restored: ours.count (imported anew). Not of that checkpoint, and as before: b."
+    )
+    assert restored.bundle() is None
+
+
+def test_a_cell_under_way_counts_as_run_for_the_process_after_this_one(tmp_path: Path) -> None:
+    """With its code: one that dies under it leaves a cell that has run, as far as is known."""
+
+    async def check() -> None:
+        record = NotebookRecord(str(tmp_path / "n.ipynb"))
+        recovery = Recovery(record.chat(CHAT))
+        recovery.sent(Cell("n += 1", execution_count=7))
+        recovery.write_down()
+        after = NotebookRecord(str(tmp_path / "n.ipynb")).chat(CHAT)
+        assert (after.life.ended, [cell.code for cell in after.cells]) == ([7], ["n += 1"])
+        recovery.left()
+        recovery.write_down()
+        after = NotebookRecord(str(tmp_path / "n.ipynb")).chat(CHAT)
+        assert after.life.ended == []
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("value", [None, True, -1, 10**4000, 1e400, "x", [1], [[1, 2]], {"a": 1}])
+@pytest.mark.parametrize(
+    "name",
+    ["number", "sequence", "restored", "others", "missing", "names", "objects", "at", "file"],
+)
+def test_what_makes_no_sense_in_a_kernel_s_answer_is_left_out(
+    name: str, value: Any, tmp_path: Path
+) -> None:
+    """Code in its process may have made it; what is said of the rest stays readable."""
+    told = {"status": "ok", "number": 3, "sequence": 2, "restored": ["a"], "file": "f", name: value}
+    told["index"] = dict(told)
+    answer = work_answer(told)
+    for each in (answer, answer["index"]):
+        restored = Restored.of(each, place="its disk", lacking=[], changed=[])
+        assert restored.sentence().startswith("Restored ")
+        restored.bundle()
+        json.dumps(each)
+        record = NotebookRecord(str(tmp_path / "n.ipynb"))
+        assert record.chat(CHAT).words(each).startswith("after cell ")
+        recovery = Recovery(record.chat(CHAT))
+        recovery._begin_life = lambda holder: None  # type: ignore[method-assign]  # it needs a loop
+        recovery.configured("holder", {**answer, "index": each}, "")
+
+
+def test_packages_that_make_no_sense_are_left_out() -> None:
+    """The record may have kept them for long."""
+    assert lacking_packages({"pip": 5, "r": {"d": "4"}}, {}) == ["d 4"]
+
+
 # Copies -------------------------------------------------------------------------------------------
 class FilesHere:
     """A sandbox's files in a local directory, as far as copies use them."""
@@ -284,3 +349,33 @@ def test_memory_that_runs_low_has_a_checkpoint_written_at_once() -> None:
 
     asyncio.run(run())
     assert kernel.asked == ["checkpoint"]
+
+
+async def test_a_look_that_is_due_during_another_one_is_not_forgotten() -> None:
+    """It comes after that: the last cell's checkpoint would have no copy else."""
+    is_asked, may_answer, kernel = asyncio.Event(), asyncio.Event(), KernelThatWorks()
+    none = SimpleNamespace(remaining_seconds=lambda *_: None)
+
+    async def work(content: dict[str, Any], *, timeout_seconds: float) -> dict[str, Any]:
+        answer = await kernel.work(content, timeout_seconds=timeout_seconds)
+        is_asked.set()
+        await may_answer.wait()
+        return answer
+
+    async def status(*, retry: bool) -> Any:
+        return none
+
+    host = SimpleNamespace(
+        live=SimpleNamespace(work=work), busy=False, lifecycle=SimpleNamespace(status=status)
+    )
+    recovery = Recovery(NotebookRecord(kernel="k").chat(CHAT))
+    keeper = CopyKeeper(recovery, host, limit_bytes=1)  # type: ignore[arg-type]  # as far as it is used
+    keeper.look()
+    await is_asked.wait()
+    keeper.look()
+    keeper.look()
+    may_answer.set()
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert kernel.asked == ["index", "index"]
+    keeper.close()

@@ -3,12 +3,25 @@
 A checkpoint is the user's variables and what else in the process decides over later values, all of
 one moment, which a fork keeps still. Fork as Redis does for its background save; where a process
 cannot be forked (CUDA), it is written in place, within the same share of the notebook's time.
+
+Three things tell one from another. Its *sequence* is the order of writing in this directory, over
+every process. Its *number* is that of the cell before it, and comes again after a restart or after
+going back. Its *life* is the namespace: each process begins one, empty, and a restore takes on that
+of the checkpoint instead. By these:
+
+- a process that has restored nothing brings back, unless a cell is named, what another life has
+  left: its own checkpoints hold what is there already, and never hide that;
+- a cell is looked for in the newest line that has come as far, and nowhere else: going back from
+  cell 9 to 5 and on to 7 leaves 6 as it is now, and 9 as it was;
+- after a restore the newest checkpoint is the one that was restored, under a new sequence;
+- making room leaves the newest checkpoint of this life and of the life before (``store.prune``).
 """
 
 from __future__ import annotations
 
 import contextlib
 import pickle
+import secrets
 import sys
 import time
 import warnings
@@ -18,7 +31,7 @@ from . import state
 from .live import use_namespace
 from .process import Child
 from .requests import Part
-from .store import Store, TamperedCheckpointError
+from .store import NoSpaceError, Store, TamperedCheckpointError
 from .values import Capture, load_groups, write_groups
 
 if TYPE_CHECKING:
@@ -28,6 +41,7 @@ if TYPE_CHECKING:
     from .requests import Context
 
     Json = dict[str, Any]
+    Found = tuple[Path, Json | None, str]
 
 SHARE = 0.05
 """Of the notebook's time that checkpoints may block, unless the settings say otherwise."""
@@ -75,6 +89,8 @@ class Checkpoints(Part):
         self._child: Child | None = None
         self._last: Json | None = None
         self._number = 0
+        self._life = secrets.token_hex(8)
+        self._has_restored = False
         self._is_stale = False
         self._told = 0
         self._made: dict[str, tuple[int, int]] = {}
@@ -221,6 +237,7 @@ class Checkpoints(Part):
         body = self._store.write_index(
             {
                 "number": self._number,
+                "life": self._life,
                 "python": ".".join(map(str, sys.version_info[:2])),
                 "names": told,
                 # What did not come back once is missing until it is made again.
@@ -304,13 +321,11 @@ class Checkpoints(Part):
         return {**self._summary(body), "history": self._history()}
 
     def _newest(self) -> Json | None:
-        found: Iterator[Json] = (body for _, body, fault in self._valid() if body and not fault)
+        found = (body for _, body, fault in self._valid() if body and not fault)
         return next(found, None)
 
-    def _valid(
-        self, at: float | None = None, *, partial: bool = False
-    ) -> Iterator[tuple[Path, Json | None, str]]:
-        """Yield path, body and fault of every index up to a cell, newest first.
+    def _valid(self, *, partial: bool = False) -> Iterator[Found]:
+        """Yield path, body and fault of every index, newest first.
 
         One that has a body and a fault is signed, and some of its objects are gone.
         """
@@ -321,15 +336,32 @@ class Checkpoints(Part):
             except TamperedCheckpointError as error:
                 yield path, None, str(error)
                 continue
-            if at is None or body["number"] <= at:
-                is_whole = partial or there.issuperset(digest for digest, _ in body["objects"])
-                yield path, body, "" if is_whole else f"some objects of {path.name} are gone"
+            is_whole = partial or there.issuperset(digest for digest, _ in body["objects"])
+            yield path, body, "" if is_whole else f"some objects of {path.name} are gone"
+
+    def _to_restore(self, content: Json) -> list[Found]:
+        """Return what of that a request to restore is about, best first; faults are in it."""
+        found = list(self._valid(partial=bool(content.get("partial"))))
+        if content.get("sequence"):  # nothing that was written since it was chosen
+            found = [one for one in found if int(one[0].stem[6:]) <= content["sequence"]]
+        bodies = [body for _, body, _ in found if body]
+        at, kept = content.get("at"), bodies
+        if at is not None and bodies:
+            tip = next((body for body in bodies if body["number"] >= at), bodies[0])
+            line = [body for body in bodies if body["life"] == tip["life"]]
+            kept = [b for b in line if b["sequence"] <= tip["sequence"] and b["number"] <= at]
+        elif not self._has_restored:
+            kept = [body for body in bodies if body["life"] != self._life] or bodies
+        sequences = {body["sequence"] for body in kept}
+        return [one for one in found if one[1] is None or one[1]["sequence"] in sequences]
 
     def _index(self, content: Json) -> Json:
-        """Tell of a checkpoint."""
+        """Tell of the newest checkpoint, or of the one that a restore would bring back."""
         self._collect()
-        found = self._valid(content.get("at"), partial=bool(content.get("partial")))
-        bodies = [body for _, body, fault in found if body and not fault]
+        is_any = content.get("at") is None and not content.get("to_restore")
+        found = self._valid(partial=bool(content.get("partial")))
+        chosen = found if is_any else self._to_restore(content)
+        bodies = [body for _, body, fault in chosen if body and not fault]
         if not bodies:
             return {"sequence": 0, "history": self._history()}
         return {**self._summary(bodies[0]), "history": self._history()}
@@ -364,7 +396,7 @@ class Checkpoints(Part):
         whole: list[Json] = []
         rest: list[Json] = []
         partial = bool(content.get("partial"))
-        for path, found, fault in self._valid(content.get("at"), partial=partial):
+        for path, found, fault in self._to_restore(content):
             if fault:
                 refused.append([path.name, fault])
             if found is not None:
@@ -394,18 +426,49 @@ class Checkpoints(Part):
             },
         }
         state.bring_back(self._host, values, saved, body["number"])
-        self._number, self._last = body["number"], body
-        self._is_stale = False
+        self._number, self._life, self._has_restored = body["number"], body["life"], True
+        self._failures, self._tried = 0, float("-inf")
         self._lost = dict(missing)
+        self._last = self._renewed(body, missing)
+        self._is_stale = False
         self._note_names()
         self._made.update(
             {n: (self._made[n][0], k["cell"]) for n, k in body["names"].items() if n in self._made}
         )
+        names = state.variables(self._host)
         return {
             "number": body["number"],
             "sequence": body["sequence"],
             "restored": sorted(name for name in values if name.isidentifier()),
-            "missing": missing,
+            "others": sorted(name for name in names if name not in values),
+            "missing": {**state.changed_modules(saved), **missing},
             "refused": refused + files,
             "seconds": round(time.monotonic() - began, 3),
         }
+
+    def _renewed(self, body: Json, missing: Json) -> Json:
+        """Have what was restored be the newest checkpoint; return that.
+
+        Otherwise a loss now would bring back what the user has gone back from.
+        """
+        newest = self._store.indexes()
+        if newest and newest[0][0] == body["sequence"]:
+            return body
+        there = self._store.names()
+        groups = [
+            group
+            for group in body["groups"]
+            if there.issuperset([group["pickle"], *(digest for digest, _, _ in group["buffers"])])
+        ]
+        renewed = {
+            **body,
+            "groups": groups,
+            "names": {n: known for n, known in body["names"].items() if n not in missing},
+            "missing": missing,
+            "objects": [one for one in body["objects"] if one[0] in there],
+        }
+        try:
+            return self._store.write_index(renewed)
+        except (OSError, NoSpaceError) as error:  # the variables are there all the same
+            print("checkpoint:", repr(error), file=sys.__stderr__)
+            return body

@@ -153,19 +153,46 @@ def cached(function: Any, maximum: Any, typed: bool, attributes: dict[str, Any])
     return made
 
 
-def array(data: Any, shape: Any, dtype: Any, order: str, kind: Any) -> Any:
-    """Return an array that owns its memory."""
+def axes_of(array: Any) -> tuple[int, ...]:
+    """Return an array's axes, those first along which its memory takes the longest steps."""
+    return tuple(sorted(range(array.ndim), key=lambda axis: -array.strides[axis]))
+
+
+def flat(array: Any) -> Any:
+    """Return the elements of an array without gaps as they are in its memory, in one dimension."""
     numpy: Any = importlib.import_module("numpy")
 
-    made = numpy.ndarray.__new__(kind, shape, dtype, order=order)
+    plain = array.view(numpy.ndarray)
+    return plain.transpose(axes_of(plain)).reshape(-1)
+
+
+def array(data: Any, shape: Any, dtype: Any, axes: Any, kind: Any) -> Any:
+    """Return an array that owns its memory, where its axes are in this order."""
+    numpy: Any = importlib.import_module("numpy")
+
+    if tuple(axes) in (tuple(range(len(shape))), tuple(reversed(range(len(shape))))):
+        order = "C" if tuple(axes) == tuple(range(len(shape))) else "F"
+        made = numpy.ndarray.__new__(kind, shape, dtype, order=order)
+    else:
+        back = sorted(range(len(axes)), key=axes.__getitem__)
+        like = numpy.empty([shape[axis] for axis in axes], dtype).transpose(back)
+        made = numpy.empty_like(like)
+        if kind is not numpy.ndarray:
+            made = made.view(kind)
     if made.nbytes:
-        flat = numpy.ndarray.reshape(made.view(numpy.ndarray), -1, order=order).view(numpy.uint8)
-        flat[:] = numpy.frombuffer(data, numpy.uint8)
+        flat(made).view(numpy.uint8)[:] = numpy.frombuffer(data, numpy.uint8)
     return made
 
 
 def set_flags(array: Any, is_writeable: bool) -> None:
     """Make an array that has come back read-only, if it was."""
+    array.flags.writeable = is_writeable
+
+
+def set_subclass(array: Any, state: Any) -> None:
+    """Give an array of another class its attributes, and make it read-only, if it was."""
+    attributes, is_writeable = state
+    array.__dict__.update(attributes)
     array.flags.writeable = is_writeable
 
 
@@ -178,12 +205,11 @@ def view(base: Any, offset: int, shape: Any, strides: Any, dtype: Any, kind: Any
     was_writeable = base.flags.writeable
     base.flags.writeable = True
     try:
-        order = "C" if base.flags.c_contiguous else "F"
-        flat = numpy.ndarray.reshape(base.view(numpy.ndarray), -1, order=order)
+        elements = flat(base)
         if dtype.hasobject:
-            start = flat[offset // base.itemsize :]
+            start = elements[offset // base.itemsize :]
             return numpy.lib.stride_tricks.as_strided(start, shape, strides)
-        memory = flat.view(numpy.uint8)
+        memory = elements.view(numpy.uint8)
         return numpy.ndarray.__new__(kind, shape, dtype, memory, offset, strides)
     finally:
         base.flags.writeable = was_writeable

@@ -8,8 +8,10 @@ comes back with the notebook's live variables as its globals.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import gc
+import importlib
 import io
 import pickle
 import sys
@@ -112,6 +114,8 @@ class Snapshot:
                 found = _refuse_live
             elif "torch._tensor.Tensor" in names or "torch.Tensor" in names:
                 found = _reduce_tensor
+            elif "numpy.ndarray" in names:
+                found = _reduce_subclass
             elif "pandas.core.generic.NDFrame" in names:
                 found = _reduce_frame
             elif _leaves_fields_out(kind):
@@ -123,6 +127,12 @@ class Snapshot:
         """Whether a class or function is found under its name in a module that can be imported."""
         known = self.is_by_reference.get(id(value))
         if known is None:
+            module = getattr(value, "__module__", None)
+            if isinstance(module, str) and module not in sys.modules:
+                # A library may name a module that is not imported yet, as numpy does (numpy.rec).
+                with contextlib.suppress(Exception):
+                    if module.partition(".")[0] in sys.modules:
+                        importlib.import_module(module)
             known = value, bool(functions._should_pickle_by_reference(value))
             self.is_by_reference[id(value)] = known
         return known[1]
@@ -287,21 +297,20 @@ def _reduce_module(_: Pickler, module: types.ModuleType) -> Any:
 def _reduce_array(pickler: Pickler, array: Any) -> Any:
     numpy: Any = sys.modules["numpy"]
 
+    is_shared = _is_shared(array)
     kind, base = type(array), array.base
     while type(base) is memoryview:
         base = base.obj
     if array.nbytes and isinstance(base, numpy.ndarray):
-        flags = base.flags
         if isinstance(base, numpy.memmap):
             raise NotSavedError("it is a view of a file that is mapped into memory")
-        is_contiguous = flags.c_contiguous or flags.f_contiguous
-        is_plain = REDUCERS.get(f"{type(base).__module__}.{type(base).__name__}") is _reduce_array
-        has_objects = array.dtype.hasobject
-        if is_plain and is_contiguous and has_objects == base.dtype.hasobject:
+        if _is_plain(base) and array.dtype.hasobject == base.dtype.hasobject:
             offset = _address(array) - _address(base)
             return _with_flags(
                 array, live.view, (base, offset, array.shape, array.strides, array.dtype, kind)
             )
+        if is_shared:
+            raise NotSavedError(f"it shares memory with a {name_of(type(base))}")
     elif array.nbytes and type(base).__name__ in ("bytearray", "array"):
         offset = _address(array) - _address(numpy.frombuffer(base, numpy.uint8))
         return _with_flags(
@@ -311,15 +320,48 @@ def _reduce_array(pickler: Pickler, array: Any) -> Any:
         raise NotSavedError(f"it shares memory with a {name_of(type(base))}")
     if array.dtype.hasobject:
         return NotImplemented
-    order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
     plain = array.view(numpy.ndarray)
-    if not (array.flags.c_contiguous or array.flags.f_contiguous):
-        plain = numpy.ascontiguousarray(plain)
+    axes = live.axes_of(plain)
+    if not plain.transpose(axes).flags.c_contiguous:
+        plain, axes = numpy.ascontiguousarray(plain), tuple(range(plain.ndim))
     data: Any = b""
     if plain.nbytes:
-        flat = numpy.ndarray.reshape(plain, -1, order=order).view(numpy.uint8)
+        flat = live.flat(plain).view(numpy.uint8)
         data = flat.tobytes() if flat.nbytes < IN_BAND_BYTES else pickle.PickleBuffer(flat)
-    return _with_flags(array, live.array, (data, array.shape, array.dtype, order, kind))
+    return _with_flags(array, live.array, (data, array.shape, array.dtype, axes, kind))
+
+
+def _is_shared(array: Any) -> bool:
+    """Whether anything but this array holds the one in whose memory it is."""
+    numpy: Any = sys.modules["numpy"]
+    # How many references a local variable and an argument are depends on the version of Python.
+    return _count_base(array) > _count_base(numpy.empty(2)[:1])
+
+
+def _count_base(array: Any) -> int:
+    base = array.base
+    return sys.getrefcount(base) if base is not None else 0
+
+
+def _is_plain(base: Any) -> bool:
+    """Whether an array comes back with the same memory, so that views of it can come back."""
+    kind = type(base)
+    is_known = REDUCERS.get(f"{kind.__module__}.{kind.__name__}") is _reduce_array
+    return is_known and base.transpose(live.axes_of(base)).flags.c_contiguous
+
+
+def _reduce_subclass(_: Pickler, array: Any) -> Any:
+    """Reduce an array of a class that has its own way, unless others write into its memory."""
+    numpy: Any = sys.modules["numpy"]
+
+    if not array.nbytes or not isinstance(array.base, numpy.ndarray) or not _is_shared(array):
+        return NotImplemented
+    base = array.base
+    if not _is_plain(base) or array.dtype.hasobject or not hasattr(array, "__dict__"):
+        raise NotSavedError(f"it shares memory with another {name_of(type(base))}")
+    place = _address(array) - _address(base), array.shape, array.strides, array.dtype
+    state = dict(vars(array)), bool(array.flags.writeable)
+    return live.view, (base, *place, type(array)), state, None, None, live.set_subclass
 
 
 def _with_flags(array: Any, function: Any, arguments: Any) -> Any:

@@ -66,7 +66,11 @@ def may_fork() -> bool:
 
 def baseline() -> Json:
     """Return what a kernel has from its start, so that changes are seen."""
-    return {"environ": dict(os.environ), "modules": set(sys.modules)}
+    return {
+        "environ": dict(os.environ),
+        "modules": set(sys.modules),
+        "directory": os.getcwd(),  # noqa: PTH109 - a text is compared
+    }
 
 
 # -- capturing
@@ -100,6 +104,7 @@ def capture(host: Any, known: Json, before: Json) -> bytes:
         "modules": [name for name in modules if "._" not in f".{name}"],
         "lines": {k: v for k, v in list(linecache.cache.items()) if len(v) == 4 and v[1] is None},
     }
+    saved["module_values"] = _module_values(known)
     saved.update(before)
     for name, save, _ in _STATES:
         if name in before:
@@ -110,6 +115,49 @@ def capture(host: Any, known: Json, before: Json) -> bytes:
                 pickle.dumps(value)
                 saved[name] = value
     return pickle.dumps(saved, 4)
+
+
+PLAIN = (type(None), bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset)
+PLAIN_BYTES = 1 << 16
+
+
+def _module_values(known: Json) -> Json:
+    """Return plain variables of the modules of the working directory, each as a pickle.
+
+    They are never set: code of these modules may hold the objects that importing makes anew. But
+    what has another value then must be named.
+    """
+    found: Json = {}
+    for name, module in list(sys.modules.items()):
+        place = getattr(module, "__file__", None)
+        if name in known["modules"] or not isinstance(place, str) or _is_installed(place, known):
+            continue
+        for variable, value in list(vars(module).items()):
+            if type(value) in PLAIN and not variable.startswith("__"):
+                with contextlib.suppress(Exception):  # it holds something that is not plain
+                    data = pickle.dumps(value, 4)
+                    if len(data) <= PLAIN_BYTES:
+                        found[f"{name}.{variable}"] = data
+    return found
+
+
+def _is_installed(place: str, known: Json) -> bool:
+    path = os.path.abspath(place)  # noqa: PTH100 - links are not followed
+    is_ours = path.startswith(f"{known['directory']}{os.sep}")
+    return not is_ours or "site-packages" in path or "dist-packages" in path
+
+
+def changed_modules(saved: Json) -> Json:
+    """Return the variables of modules that importing has made other than they were, and why."""
+    found: Json = {}
+    for key, data in saved.get("module_values", {}).items():
+        name, _, variable = key.rpartition(".")
+        module = sys.modules.get(name)
+        with contextlib.suppress(Exception):  # the value's own code runs
+            if module is not None and pickle.loads(data) != getattr(module, variable, None):  # noqa: S301 - part of the state, whose hash is signed
+                why = "its module was imported anew, and had another value then"
+                found[key] = {"why": why, "cell": 0}
+    return found
 
 
 def _module(name: str) -> Any:
@@ -251,7 +299,7 @@ _STATES: tuple[tuple[str, Callable[[Any], Any], Callable[[Any, Any], None]], ...
     ("numpy", _save_numpy, _load_numpy),
     ("torch", _save_torch, _load_torch),
     ("random", lambda _: random.getstate(), lambda _, value: random.setstate(value)),
-    ("cwd", lambda _: os.getcwd(), lambda _, value: os.chdir(value)),
+    ("cwd", lambda _: os.getcwd(), lambda _, value: os.chdir(value)),  # noqa: PTH109 - a text is kept
 )
 """Name, how to save it (``None``: nothing), and how to bring it back. Random states come late."""
 

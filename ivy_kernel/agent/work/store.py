@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 VERSION = 1
 INDEX = re.compile(r"index-(\d{8})\.json")
 INDEXES_LIMIT = 100
+KEPT_LIVES = 2
+"""Of so many lives the newest checkpoint is kept, however little space there is."""
 FREE_SHARE = 0.1
 """Of the disk that is free, for everything here together."""
 
@@ -113,7 +115,7 @@ class Store:
     def indexes(self) -> list[tuple[int, Path]]:
         """Return sequence number and path of every index, newest first."""
         try:
-            names = os.listdir(self.directory)
+            names = os.listdir(self.directory)  # noqa: PTH208 - names alone
         except OSError:
             return []
         found = ((INDEX.fullmatch(name), name) for name in names)
@@ -183,29 +185,46 @@ class Store:
         """Return the bytes of all objects."""
         return sum(size for _, size, _ in self._files())
 
-    def prune(self, limit_bytes: int, keep: int = 1) -> None:
+    def prune(self, limit_bytes: int) -> None:
         """Remove the oldest indexes until all fits, and the objects that none names then.
+
+        The newest one stays in any case, and the newest of the life before: until that was
+        restored, or is given up for good, it may be all there is of it.
 
         Parameters
         ----------
         limit_bytes
             For all objects.
-        keep
-            So many of the newest indexes stay in any case.
         """
-        indexes = self.indexes()
-        for _, path in indexes[INDEXES_LIMIT:]:
-            path.unlink()
-        named: dict[str, int] = {}
-        dropped = False
-        for position, (_, path) in enumerate(indexes[:INDEXES_LIMIT]):
+        bodies: list[tuple[Path, Json]] = []
+        newest: dict[str, Path] = {}
+        for position, (_, path) in enumerate(self.indexes()):
             try:
-                objects = dict(self.read_index(path)["objects"])
-            except TamperedCheckpointError:
-                continue  # it stays, so that a restore can tell of it
+                body = self.read_index(path)
+            except TamperedCheckpointError:  # it stays, so that a restore can tell of it
+                if position >= INDEXES_LIMIT:
+                    path.unlink()
+                continue
+            bodies.append((path, body))
+            if len(newest) < KEPT_LIVES:
+                newest.setdefault(body["life"], path)
+        kept = set(newest.values())
+        named = {
+            digest: size
+            for path, body in bodies
+            if path in kept
+            for digest, size in body["objects"]
+        }
+        is_full = False
+        for position, (path, body) in enumerate(bodies):
+            if path in kept:
+                continue
+            objects = dict(body["objects"])
             more = sum(size for digest, size in objects.items() if digest not in named)
-            if dropped or (position >= keep and sum(named.values()) + more > limit_bytes):
-                dropped = True
+            is_full = (
+                is_full or position >= INDEXES_LIMIT or sum(named.values()) + more > limit_bytes
+            )
+            if is_full:
                 path.unlink()
             else:
                 named.update(objects)
@@ -224,7 +243,7 @@ class Store:
         temporary = path.with_name(f".{os.getpid()}-{self._count}")
         try:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with open(descriptor, "wb", buffering=0) as file:
+            with open(descriptor, "wb", buffering=0) as file:  # noqa: PTH123 - a descriptor
                 while data.nbytes:
                     data = data[file.write(data) :]
                 if is_durable:

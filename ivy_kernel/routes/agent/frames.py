@@ -477,17 +477,3 @@ def run_record(response: AgentResponse | None) -> Json:
         why = record.get("error") if isinstance(record, dict) else "it answers no run"
         raise WorkError(f"The agent in the sandbox refuses the run: {visible(why)}.")
     return record
-
-
-def work_answer(answer: Json) -> Json:
-    """Return the content of an ``ivy_work_reply``.
-
-    Raises
-    ------
-    WorkError
-        When it says that the work was refused, or failed.
-    """
-    if answer.get("status") != "ok":
-        why = visible(f"{answer.get('ename')}: {answer.get('evalue')}")
-        raise WorkError(f"The sandbox's kernel refused ({why}).")
-    return answer

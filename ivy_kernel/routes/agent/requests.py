@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 from ivy_kernel.errors import SandboxError, SandboxLostError, WorkError
 from ivy_kernel.models import Fate, Json, Message, Namespace, Sink
 from ivy_kernel.routes.agent.calls import Outbox, OutgoingMessage, Submission, header_of
-from ivy_kernel.routes.agent.frames import is_execute_reply, to_message, to_meter, work_answer
-from ivy_kernel.routes.base import BackgroundListener, WorkOwner
+from ivy_kernel.routes.agent.frames import is_execute_reply, to_message, to_meter
+from ivy_kernel.routes.base import BackgroundListener, WorkOwner, work_answer
 from ivy_kernel.routes.events import (
     Arrival,
     KernelDied,

@@ -17,7 +17,7 @@ from ivy_kernel.models import Cell, Channel, Json, Message, Namespace, Outcome, 
 from ivy_kernel.routes.agent.calls import OutgoingMessage, ToolCall, execute_request, header_of
 from ivy_kernel.routes.agent.connection import AgentConnection, holder_of
 from ivy_kernel.routes.agent.failures import EndOfSandbox
-from ivy_kernel.routes.agent.frames import fate_of, work_answer
+from ivy_kernel.routes.agent.frames import fate_of
 from ivy_kernel.routes.agent.pacing import AgentOptions
 from ivy_kernel.routes.agent.requests import (
     Configuring,
@@ -25,7 +25,13 @@ from ivy_kernel.routes.agent.requests import (
     RequestEndedError,
     RequestTable,
 )
-from ivy_kernel.routes.base import LiveKernel, RouteListener, RouteName, WorkOwner
+from ivy_kernel.routes.base import (
+    LiveKernel,
+    RouteListener,
+    RouteName,
+    WorkOwner,
+    work_answer,
+)
 from ivy_kernel.routes.events import (
     ENDED_UNDER_CELL,
     ERROR_NAMES,

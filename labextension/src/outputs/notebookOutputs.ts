@@ -255,9 +255,12 @@ export class NotebookOutputs implements IDisposable {
         continue;
       }
       this._stopWaiting([id]);
-      if (decision === 'changed' && this._told.get(id) !== waiting.run) {
+      if (decision === 'changed' && waiting.isRunning) {
+        // It is told when it has ended.
+        this._looksLeft = Math.max(this._looksLeft, LOOKS_FOR_REST);
+      } else if (decision === 'changed' && this._told.get(id) !== waiting.run) {
         this._told.set(id, waiting.run);
-        changed += waiting.isRunning ? 0 : 1;
+        changed += 1;
       }
     }
     if (isComplete) {

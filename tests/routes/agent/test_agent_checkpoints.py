@@ -80,7 +80,7 @@ async def test_variables_outlive_their_kernel(kernel: str, place: Path) -> None:
         await far.run("pass")
         configured = await far.route.work(CONFIGURE)
         assert configured["index"]["sequence"] >= summary["sequence"]
-        reply = await far.route.work({"do": "restore", "at": 6})
+        reply = await far.route.work({"do": "restore", "at": summary["number"]})
         assert set(reply["missing"]) == {"f"}
         restored = await far.run(CHECK, execution_count=reply["number"] + 1)
         assert restored.result == expected.result
@@ -93,3 +93,12 @@ async def test_variables_outlive_their_kernel(kernel: str, place: Path) -> None:
         assert numbers == [reply["number"] + 1]
         with pytest.raises(WorkError, match="no work called 'nothing'"):
             await far.route.work({"do": "nothing"})
+
+
+async def test_what_is_asked_of_a_kernel_beside_cells_draws_no_random_number(place: Path) -> None:
+    """IPython's banner, which the answer to each of the agent's pings has, would draw one."""
+    async with route_over(BareRunner(sys.executable, (), place), place) as far:
+        await far.run("import random; random.seed(7); before = random.getstate()")
+        asked = "for _ in range(3): assert get_ipython().kernel.kernel_info['banner']"
+        assert (await far.run(asked)).fate == "succeeded"
+        assert (await far.run("random.getstate() == before")).result == "True"
