@@ -35,7 +35,8 @@ SLOW = "import time; time.sleep(0.8)\n"
 SETUP = "from pathlib import Path\nPath('data.csv').write_text('a,b\\n1,2\\n3,4\\n5,6\\n')\nNone"
 FIRST = [
     SETUP,
-    "import random, math\nimport numpy as np\nimport pandas as pd\nrandom.seed(7); np.random.seed(8)",
+    "import random, math\nimport numpy as np\nimport pandas as pd\n"
+    "random.seed(7); np.random.seed(8)",
     "rng = np.random.default_rng(9)\nframe = pd.read_csv('data.csv'); rows = []; frame",
     "class Row:\n    made = 0\n    def __init__(self, n):\n        self.n = n; Row.made += 1\n"
     "    def twice(self):\n        return 2 * self.n",

@@ -5,12 +5,12 @@
 
 Each notebook of the directory runs twice without checkpoints: the digests of its variables after
 each cell (``value_digest.py``) are what a restore is compared with; those that differ between the
-two runs are left out, and counted. Then it runs again and again, cell after cell as fast as they go,
-until its kernel is killed (SIGKILL, a third between cells, the rest within; every second time all
-that it has begun dies with it), replaced and restored. The kernel is ipykernel as the agent launches it. Most
-kernels are forked from a process that has imported the notebook's libraries, to be quick; those of
-each ``COLD_EVERY``th round are new processes. ``--overhead`` runs each notebook with and without
-checkpoints in turn. Notebooks are read only. Needs the ``test`` extra.
+two runs are left out, and counted. Then it runs again and again, cells as fast as they go, until
+its kernel is killed (SIGKILL, a third between cells, the rest within; every second time all that it
+has begun dies with it), replaced and restored. The kernel is ipykernel as the agent launches it.
+Most kernels are forked from a process that has imported the notebook's libraries, to be quick;
+those of each ``COLD_EVERY``th round are new processes. ``--overhead`` runs each notebook with and
+without checkpoints in turn. Notebooks are read only. Needs the ``test`` extra.
 """
 
 from __future__ import annotations
@@ -38,6 +38,12 @@ Json = dict[str, Any]
 
 KILLS_A_ROUND = 5
 COLD_EVERY = 5
+LIBRARIES = (
+    *("ipykernel.kernelapp", "numpy", "scipy.stats", "scipy.optimize", "pandas", "matplotlib"),
+    *("statsmodels.api", "statsmodels.formula.api", "patsy", "formulaic", "control"),
+)
+"""Imported before kernels are forked that are timed."""
+
 BETWEEN_SECONDS = 0.6
 """After a cell's end; a checkpoint is being written in that time, or has just been."""
 
@@ -86,16 +92,17 @@ class Notebook:
                     os.kill(pid, signal.SIGKILL)
             shutil.rmtree(path, ignore_errors=True)
 
-    def prepare(self, *, is_compared: bool = True) -> None:
-        """Run it undisturbed, twice; once where variables are not compared."""
+    def live_in(self, place: Place) -> None:
+        """Have its kernels begin there."""
+        self._place = place
+
+    def prepare(self) -> None:
+        """Run it undisturbed, twice."""
         place = self._place = Place(self._python, [])
         with self.directory() as directory:
             first, modules = self._undisturbed(directory, is_cold=True)
         place.close()
         self._place = Place(self._python, modules)
-        if not is_compared:
-            self.expected += first
-            return
         with self.directory() as directory:
             second, _ = self._undisturbed(directory, is_cold=False)
         for one, other in zip(first, second, strict=True):
@@ -324,11 +331,11 @@ def main() -> None:
     paths = sorted(options.directory.glob("*.ipynb"))
     notebooks = [Notebook(path, options.python, options.seed) for path in paths]
 
-    def protected(notebook: Notebook, step: str, *arguments: Any, **options: Any) -> Any:
+    def protected(notebook: Notebook, step: str, *arguments: Any) -> Any:
         if time.monotonic() > end:
             return None
         try:
-            found = getattr(notebook, step)(*arguments, **options)
+            found = getattr(notebook, step)(*arguments)
         except Exception as error:
             notebook.faults.append(f"{step}: {type(error).__name__}: {error}")
             found = None
@@ -339,11 +346,15 @@ def main() -> None:
     found: list[Json] = []
     try:
         with ThreadPoolExecutor(options.parallel) as pool:
-            is_compared = not options.overhead
-            list(pool.map(lambda n: protected(n, "prepare", is_compared=is_compared), notebooks))
+            if options.overhead:
+                place = Place(options.python, list(LIBRARIES))
+                for one in notebooks:
+                    one.live_in(place)
+            else:
+                list(pool.map(lambda one: protected(one, "prepare"), notebooks))
         usable = [one for one in notebooks if len(one.expected) == len(one.cells) + 1]
         if options.overhead:
-            found = [protected(one, "overhead", options.times) for one in usable]
+            found = [protected(one, "overhead", options.times) for one in notebooks]
             print(_overhead_table(found := [one for one in found if one]))
         else:
             with ThreadPoolExecutor(options.parallel) as pool:
