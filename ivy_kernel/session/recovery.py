@@ -71,6 +71,9 @@ class RecoveryHost(Protocol):
     def files(self) -> SandboxFiles:
         """Return the sandbox's files."""
 
+    def forget(self) -> None:
+        """Forget the sandbox of before: it is gone, and the user knows it."""
+
     async def open_for(self, cell: Cell, sink: Sink) -> Route:
         """See that sandbox and route are there for a cell, which may start a sandbox."""
 
@@ -357,7 +360,11 @@ class Recovery:
         UsageError
             There is no checkpoint, or none of that cell.
         """
-        restored = await self._bring_back(run, cell, sink, loss=None, at=at)
+        try:
+            restored = await self._bring_back(run, cell, sink, loss=None, at=at)
+        except SandboxLostError:  # noticed only now, and what the user wants to have mended
+            self._of_session().forget()
+            restored = await self._bring_back(run, cell, sink, loss=None, at=at)
         if isinstance(restored, Outcome):
             return restored
         if restored is None:

@@ -92,6 +92,7 @@ SAVED: dict[str, tuple[str, str]] = {
         "class Ag1:\n    made = 0\n    def __new__(cls):\n        cls.made += 1\n"
         "        return super().__new__(cls)\nag2 = Ag1(); ag3 = [Ag1()]; ag2.x = 5",
         "print(Ag1.made, ag2.x, type(ag3[0]) is Ag1); Ag1(); print(Ag1.made)",
+    ),
     "a field of a data class that says it has no state": (
         "@dataclasses.dataclass\nclass DD1:\n    x: int = 3\n"
         "    def __getstate__(self): return {}\ndd2 = DD1(4)",
