@@ -31,7 +31,7 @@ from ivy_kernel.session.restored import (
     QUESTION_SECONDS,
     Ask,
     Restored,
-    missing_words,
+    missing_hint,
     names_in,
     offer_packages,
     setup_cells,
@@ -219,14 +219,8 @@ class Recovery:
 
     def hint(self, outcome: Outcome, sink: Sink) -> None:
         """Say so when a cell has missed a variable that was not restored."""
-        if self._missing and outcome.reply.get("ename") == "NameError":
-            name = str(outcome.reply.get("evalue", "")).partition("'")[2].partition("'")[0]
-            if (about := self._missing.get(name)) is not None:
-                _note(
-                    sink,
-                    f"{missing_words(name, about)} was not restored: "
-                    f"%ivy restore --rerun makes it again.",
-                )
+        if sentence := missing_hint(outcome.reply, self._missing):
+            _note(sink, sentence)
 
     def keeper(self, host: RecoveryHost) -> CopyKeeper:
         """Return what keeps the copy on this machine."""
