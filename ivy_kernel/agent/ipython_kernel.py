@@ -135,12 +135,7 @@ try:
                 mend(name)
     Kernel.ivy_runs = False
     Kernel.do_execute = do_execute
-    known = {}
-    def kernel_info(self):
-        if not known:
-            known.update(info.fget(self))
-        return dict(known, ivy_runs=self.ivy_runs)
-    Kernel.kernel_info = property(kernel_info)
+    Kernel.kernel_info = property(lambda self: dict(info.fget(self), ivy_runs=self.ivy_runs))
 except Exception:
     pass
 try:

@@ -128,9 +128,9 @@ class Life:
         return self.ended[last + 1 :]
 
     def end_with(self, number: int) -> None:
-        """Forget the cells that ended after the one with this number."""
+        """Forget the cells that ended after the one with this number: they are undone."""
         after = len(self.cells_after(number))
-        self.ended = self.ended[: len(self.ended) - after]
+        self.ended = self.ended[: len(self.ended) - after] or [number]
 
 
 class NotebookRecord:

@@ -31,7 +31,7 @@ from ivy_kernel.session.restored import (
     QUESTION_SECONDS,
     Ask,
     Restored,
-    missing_words,
+    missing_hint,
     names_in,
     offer_packages,
     setup_cells,
@@ -70,6 +70,9 @@ class RecoveryHost(Protocol):
 
     def files(self) -> SandboxFiles:
         """Return the sandbox's files."""
+
+    def forget(self) -> None:
+        """Forget the sandbox of before: it is gone, and the user knows it."""
 
     async def open_for(self, cell: Cell, sink: Sink) -> Route:
         """See that sandbox and route are there for a cell, which may start a sandbox."""
@@ -216,15 +219,8 @@ class Recovery:
 
     def hint(self, outcome: Outcome, sink: Sink) -> None:
         """Say so when a cell has missed a variable that was not restored."""
-        if self._missing and outcome.reply.get("ename") == "NameError":
-            named = str(outcome.reply.get("evalue", "")).split("'")
-            about = self._missing.get(named[1]) if len(named) > 1 else None
-            if about is not None:
-                _note(
-                    sink,
-                    f"{missing_words(named[1], about)} was not restored: "
-                    f"%ivy restore --rerun makes it again.",
-                )
+        if sentence := missing_hint(outcome.reply, self._missing):
+            _note(sink, sentence)
 
     def keeper(self, host: RecoveryHost) -> CopyKeeper:
         """Return what keeps the copy on this machine."""
@@ -316,8 +312,7 @@ class Recovery:
             return False
         with suppress(IvyError):
             status = await self._host.lifecycle.status()
-            is_over = status.state in END_STATES
-            return not is_over or status.resumes(monotonic_seconds())
+            return status.state not in END_STATES or status.resumes(monotonic_seconds())
         return False
 
     async def resume(
@@ -359,7 +354,11 @@ class Recovery:
         UsageError
             There is no checkpoint, or none of that cell.
         """
-        restored = await self._bring_back(run, cell, sink, loss=None, at=at)
+        try:
+            restored = await self._bring_back(run, cell, sink, loss=None, at=at)
+        except SandboxLostError:  # noticed only now, and what the user wants to have mended
+            self._of_session().forget()
+            restored = await self._bring_back(run, cell, sink, loss=None, at=at)
         if isinstance(restored, Outcome):
             return restored
         if restored is None:

@@ -311,6 +311,25 @@ def test_what_was_restored_is_the_newest_again(saved: tuple[BareKernel, Path]) -
     assert len(list(directory.glob("index-*"))) == 5 + 2  # two were gone back to, one as it was
 
 
+def test_a_cell_that_runs_again_does_not_pass_for_the_state_of_then(
+    saved: tuple[BareKernel, Path], tmp_path: Path
+) -> None:
+    """It has its old number; the state is that of the newest cell, and so is the count."""
+    kernel, _ = saved
+    kernel.run("n = 2")
+    kernel.ask("checkpoint", now=True)
+    kernel.run("n = 3")
+    kernel.run("again = 1", number=1)
+    assert kernel.ask("checkpoint", now=True)["number"] == 1
+    assert kernel.ask("restore", at=2)["number"] == 2
+    assert kernel.run("print(n)")["text"] == "2\n"
+    with contextlib.closing(BareKernel(tmp_path)) as other:
+        other.configure()
+        other.ask("restore", at=3)
+        after = other.run("print(n)")
+        assert (after["text"], after["number"]) == ("3\n", 4)
+
+
 def test_making_room_leaves_the_newest_of_the_life_before(tmp_path: Path) -> None:
     """A new life that fills the space removes its own old checkpoints first."""
     with contextlib.closing(BareKernel(tmp_path)) as kernel:
@@ -325,3 +344,16 @@ def test_making_room_leaves_the_newest_of_the_life_before(tmp_path: Path) -> Non
             history = kernel.ask("checkpoint", now=True)["history"]
         assert [sequence for sequence, _, _ in history] == [6, 2]
         assert kernel.ask("restore")["restored"] == ["a"]
+
+
+def test_where_nothing_can_be_forked_values_that_draw_take_no_number(tmp_path: Path) -> None:
+    """Their code runs in the notebook's process then, and its random numbers go on as without."""
+    with contextlib.closing(BareKernel(tmp_path)) as kernel:
+        kernel.configure()
+        kernel.run("import random, sys, types; sys.modules['cupy'] = types.ModuleType('cupy')")
+        kernel.run(
+            "class Drawn:\n def __reduce__(self): return float, (random.random(),)\n"
+            "drawn = Drawn(); random.seed(7); before = random.getstate()"
+        )
+        assert "drawn" in kernel.ask("checkpoint", now=True)["names"]
+        assert kernel.run("print(random.getstate() == before)")["text"] == "True\n"

@@ -93,6 +93,16 @@ SAVED: dict[str, tuple[str, str]] = {
         "        return super().__new__(cls)\nag2 = Ag1(); ag3 = [Ag1()]; ag2.x = 5",
         "print(Ag1.made, ag2.x, type(ag3[0]) is Ag1); Ag1(); print(Ag1.made)",
     ),
+    "a field of a data class that says it has no state": (
+        "@dataclasses.dataclass\nclass DD1:\n    x: int = 3\n"
+        "    def __getstate__(self): return {}\ndd2 = DD1(4)",
+        "print(dd2)",
+    ),
+    "a value that looks among its caller's variables when it comes back": (
+        "def fr1(): return 5\nclass FR:\n    def __setstate__(self, _):\n"
+        "        self.y = sys._getframe(2).f_globals['fr1']()\nfr2 = FR(); fr2.y = 5",
+        "print(fr2.y)",
+    ),
     "collections": (
         "import collections\no1 = [collections.deque([1], 3), collections.Counter('aab'),"
         " collections.defaultdict(list, a=[1]), collections.OrderedDict(b=1)]",

@@ -96,6 +96,15 @@ def test_cells_after_a_checkpoint_are_those_that_ended_after_it() -> None:
     assert life.cells_after(7) == [1, 2, 3, 2, 5]
 
 
+@pytest.mark.parametrize(("number", "left"), [(3, [1, 2, 3]), (5, [1, 2, 3, 2, 5]), (9, [9])])
+def test_cells_that_were_gone_back_from_stop_no_later_one(number: int, left: list[int]) -> None:
+    """The notebook goes on from what was restored; where that is of another life, from it alone."""
+    life = Life(ended=[1, 2, 3, 2, 5])
+    life.end_with(number)
+    assert life.ended == left
+    assert life.cells_after(number) == []
+
+
 @pytest.mark.parametrize(
     ("code", "needed"),
     [

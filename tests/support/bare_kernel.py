@@ -31,7 +31,8 @@ for line in sys.stdin:
         answer = {"wait": extension.on_idle()}
     else:
         count[0] += 1
-        extension.before_cell({"ivy": {"cell": "", "number": count[0], "code": ""}})
+        number = asked.get("number") or count[0]
+        extension.before_cell({"ivy": {"cell": "", "number": number, "code": ""}})
         sys.stdout = io.StringIO()
         answer = {"status": "ok", "number": count[0]}
         name = "Cell In[%d]" % count[0]
@@ -101,9 +102,9 @@ class BareKernel:
         """Let it do what is due between cells."""
         return self._say({"idle": True})["wait"]
 
-    def run(self, code: str) -> Any:
+    def run(self, code: str, *, number: int | None = None) -> Any:
         """Run a cell; return its text and its reply's metadata; fail when it fails."""
-        reply = self._say({"code": code})
+        reply = self._say({"code": code, "number": number})
         assert reply["status"] == "ok", reply["evalue"]
         return reply
 

@@ -5,8 +5,9 @@ one moment, which a fork keeps still. Fork as Redis does for its background save
 cannot be forked (CUDA), it is written in place, within the same share of the notebook's time.
 
 Three things tell one from another. Its *sequence* is the order of writing in this directory, over
-every process. Its *number* is that of the cell before it, and comes again after a restart or after
-going back. Its *life* is the namespace: each process begins one, empty, and a restore takes on that
+every process. Its *number* is that of the cell before it, and comes again after a restart, after
+going back, and when a cell runs again for a restore; the highest one so far is what it has
+*reached*. Its *life* is the namespace: each process begins one, empty, and a restore takes on that
 of the checkpoint instead. By these:
 
 - a process that has restored nothing brings back, unless a cell is named, what another life has
@@ -88,7 +89,7 @@ class Checkpoints(Part):
         self._moment = state.moment()
         self._child: Child | None = None
         self._last: Json | None = None
-        self._number = 0
+        self._number = self._reached = 0
         self._life = secrets.token_hex(8)
         self._has_restored = False
         self._is_stale = False
@@ -118,6 +119,7 @@ class Checkpoints(Part):
     def after_cell(self, info: Json, reply: Json) -> Json:
         """Note which variables are new; return the summary of a checkpoint that is."""
         self._number = int(info.get("number") or self._number + 1)
+        self._reached = max(self._reached, self._number)
         self._is_stale = True
         self._failures = 0
         self._note_names()
@@ -192,7 +194,7 @@ class Checkpoints(Part):
             if time.monotonic() > end and name:
                 raise TimeoutError("it would have held up the notebook")
 
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), state.same_random_numbers(self._host):
             warnings.simplefilter("ignore")
             done = self._write(Capture(tell, self._skipped()), tell, may_verify=False)
         self._is_stale = False
@@ -237,6 +239,7 @@ class Checkpoints(Part):
         body = self._store.write_index(
             {
                 "number": self._number,
+                "reached": self._reached,
                 "life": self._life,
                 "python": ".".join(map(str, sys.version_info[:2])),
                 "names": told,
@@ -347,9 +350,9 @@ class Checkpoints(Part):
         bodies = [body for _, body, _ in found if body]
         at, kept = content.get("at"), bodies
         if at is not None and bodies:
-            tip = next((body for body in bodies if body["number"] >= at), bodies[0])
+            tip = next((body for body in bodies if body["reached"] >= at), bodies[0])
             line = [body for body in bodies if body["life"] == tip["life"]]
-            kept = [b for b in line if b["sequence"] <= tip["sequence"] and b["number"] <= at]
+            kept = [b for b in line if b["sequence"] <= tip["sequence"] and b["reached"] <= at]
         elif not self._has_restored:
             kept = [body for body in bodies if body["life"] != self._life] or bodies
         sequences = {body["sequence"] for body in kept}
@@ -425,8 +428,9 @@ class Checkpoints(Part):
                 if name in body["names"]
             },
         }
-        state.bring_back(self._host, values, saved, body["number"])
-        self._number, self._life, self._has_restored = body["number"], body["life"], True
+        state.bring_back(self._host, values, saved, body["reached"])
+        self._number, self._reached = body["number"], body["reached"]
+        self._life, self._has_restored = body["life"], True
         self._failures, self._tried = 0, float("-inf")
         self._lost = dict(missing)
         self._last = self._renewed(body, missing)

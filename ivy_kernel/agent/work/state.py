@@ -304,6 +304,19 @@ _STATES: tuple[tuple[str, Callable[[Any], Any], Callable[[Any, Any], None]], ...
 """Name, how to save it (``None``: nothing), and how to bring it back. Random states come late."""
 
 
+@contextlib.contextmanager
+def same_random_numbers(host: Any) -> Iterator[None]:
+    """Undo what a value's own code draws while it is pickled in the notebook's process."""
+    kinds = [one for one in _STATES if one[0] in ("numpy", "torch", "random")]
+    before = [(load, save(host)) for _, save, load in kinds]
+    try:
+        yield
+    finally:
+        for load, value in before:
+            if value is not None:
+                load(host, value)
+
+
 # -- bringing back
 
 
