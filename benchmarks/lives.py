@@ -35,7 +35,8 @@ SLOW = "import time; time.sleep(0.8)\n"
 SETUP = "from pathlib import Path\nPath('data.csv').write_text('a,b\\n1,2\\n3,4\\n5,6\\n')\nNone"
 FIRST = [
     SETUP,
-    "import random, math\nimport numpy as np\nimport pandas as pd\nrandom.seed(7); np.random.seed(8)",
+    "import random, math\nimport numpy as np\nimport pandas as pd\n"
+    "random.seed(7); np.random.seed(8)",
     "rng = np.random.default_rng(9)\nframe = pd.read_csv('data.csv'); rows = []; frame",
     "class Row:\n    made = 0\n    def __init__(self, n):\n        self.n = n; Row.made += 1\n"
     "    def twice(self):\n        return 2 * self.n",
@@ -96,17 +97,11 @@ class Run:
     def _is_copied(self, number: int) -> bool:
         files = (self._home.data / "ivy" / "notebooks").glob("*.json")
         chats = [json.loads(file.read_text())["chats"] for file in files]
-        self.seen = str([{k: v for k, v in c.get("copy", {}).items() if k in ("number","sequence","file")} for one in chats for c in one.values()])
         return any(c.get("copy", {}).get("number") == number for one in chats for c in one.values())
 
     def lose(self, how: str, number: int) -> None:
         """End the sandbox between two cells."""
-        try:
-            until(lambda: self._is_copied(number), f"the state after cell {number} is here", 60)
-        except AssertionError:
-            print("COPY", number, self.seen, self._server.status(self._chat), [p.name for p in self._server.root.glob(f"{self._chat}*/**/index-*.json")])
-            print(self.kernel.run("%ivy status").text()); print(self.kernel.run("%ivy checkpoint").text()); print(self.seen); print(self.kernel.log.read_text()[-3000:])
-            raise
+        until(lambda: self._is_copied(number), f"the state after cell {number} is here", 60)
         self._end(how)
 
     def _end(self, how: str) -> None:

@@ -96,7 +96,8 @@ class Place:
         self.log = self.root / "kernels.log"
 
     def _ask(self, what: Any) -> str:
-        assert self._zygote.stdin is not None and self._zygote.stdout is not None
+        assert self._zygote.stdin is not None
+        assert self._zygote.stdout is not None
         self._zygote.stdin.write(json.dumps(what) + "\n")
         self._zygote.stdin.flush()
         return self._zygote.stdout.readline()
@@ -168,6 +169,7 @@ class Kernel:
                 return found
 
     def ask(self, kind: str, content: Json, seconds: float = CELL_SECONDS) -> Json:
+        """Return the content of the reply to a request."""
         found = self.reply(self.send(kind, content), seconds)
         if found is None:
             raise TimeoutError(f"no reply to {kind} within {seconds:.0f} s")

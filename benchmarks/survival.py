@@ -5,12 +5,12 @@
 
 Each notebook of the directory runs twice without checkpoints: the digests of its variables after
 each cell (``value_digest.py``) are what a restore is compared with; those that differ between the
-two runs are left out, and counted. Then it runs again and again, cell after cell as fast as they go,
-until its kernel is killed (SIGKILL, a third between cells, the rest within; every second time all
-that it has begun dies with it), replaced and restored. The kernel is ipykernel as the agent launches it. Most
-kernels are forked from a process that has imported the notebook's libraries, to be quick; those of
-each ``COLD_EVERY``th round are new processes. ``--overhead`` runs each notebook with and without
-checkpoints in turn. Notebooks are read only. Needs the ``test`` extra.
+two runs are left out, and counted. Then it runs again and again, cells as fast as they go, until
+its kernel is killed (SIGKILL, a third between cells, the rest within; every second time all that it
+has begun dies with it), replaced and restored. The kernel is ipykernel as the agent launches it.
+Most kernels are forked from a process that has imported the notebook's libraries, to be quick;
+those of each ``COLD_EVERY``th round are new processes. ``--overhead`` runs each notebook with and
+without checkpoints in turn. Notebooks are read only. Needs the ``test`` extra.
 """
 
 from __future__ import annotations
@@ -38,6 +38,12 @@ Json = dict[str, Any]
 
 KILLS_A_ROUND = 5
 COLD_EVERY = 5
+LIBRARIES = (
+    *("ipykernel.kernelapp", "numpy", "scipy.stats", "scipy.optimize", "pandas", "matplotlib"),
+    *("statsmodels.api", "statsmodels.formula.api", "patsy", "formulaic", "control"),
+)
+"""Imported before kernels are forked that are timed."""
+
 BETWEEN_SECONDS = 0.6
 """After a cell's end; a checkpoint is being written in that time, or has just been."""
 
@@ -85,6 +91,10 @@ class Notebook:
                 with contextlib.suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
             shutil.rmtree(path, ignore_errors=True)
+
+    def live_in(self, place: Place) -> None:
+        """Have its kernels begin there."""
+        self._place = place
 
     def prepare(self) -> None:
         """Run it undisturbed, twice."""
@@ -336,10 +346,15 @@ def main() -> None:
     found: list[Json] = []
     try:
         with ThreadPoolExecutor(options.parallel) as pool:
-            list(pool.map(lambda one: protected(one, "prepare"), notebooks))
+            if options.overhead:
+                place = Place(options.python, list(LIBRARIES))
+                for one in notebooks:
+                    one.live_in(place)
+            else:
+                list(pool.map(lambda one: protected(one, "prepare"), notebooks))
         usable = [one for one in notebooks if len(one.expected) == len(one.cells) + 1]
         if options.overhead:
-            found = [protected(one, "overhead", options.times) for one in usable]
+            found = [protected(one, "overhead", options.times) for one in notebooks]
             print(_overhead_table(found := [one for one in found if one]))
         else:
             with ThreadPoolExecutor(options.parallel) as pool:

@@ -353,3 +353,47 @@ class Resources:
 
 def _bytes_json(meter: Meter | None) -> Json | None:
     return None if meter is None else {"used_bytes": meter.used, "limit_bytes": meter.limit}
+
+
+# What a kernel says of its work beside cells ------------------------------------------------------
+_KINDS: dict[str, type] = {
+    **dict.fromkeys(("sequence", "number", "total_bytes"), int),
+    **dict.fromkeys(("file", "directory", "python"), str),
+    **dict.fromkeys(("names", "missing", "pip", "conda", "r", "changed"), dict),
+    **dict.fromkeys(("objects", "restored", "others", "refused", "history"), list),
+}
+_LARGEST = 1 << 62
+
+
+def sound_work(content: Json) -> Json:
+    """Return what a kernel says of checkpoints and packages, without what makes no sense.
+
+    Any code in its process may have made the answer.
+    """
+    found = dict(content)
+    for name, kind in _KINDS.items():
+        value = found.get(name)
+        is_large = isinstance(value, int) and not 0 <= value < _LARGEST
+        if name in found and (type(value) is not kind or is_large):
+            del found[name]
+    at = found.get("at", 0)
+    if not (isinstance(at, int | float) and 0 <= at < _LARGEST):
+        del found["at"]
+    for name in {"missing", "names"} & found.keys():
+        found[name] = {
+            key: {**about, "cell": cell if type(cell := about.get("cell")) is int else 0}
+            for key, about in found[name].items()
+            if isinstance(about, dict)
+        }
+    if "changed" in found:
+        pairs = found["changed"].items()
+        found["changed"] = {k: v for k, v in pairs if isinstance(v, list) and len(v) == 2}
+    for name in {"restored", "others"} & found.keys():
+        found[name] = [text for text in found[name] if isinstance(text, str)]
+    if "objects" in found:
+        found["objects"] = [
+            row
+            for row in found["objects"]
+            if isinstance(row, list) and [type(each) for each in row] == [str, int] and row[1] >= 0
+        ]
+    return found

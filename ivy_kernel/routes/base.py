@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, Protocol
 
-from ivy_kernel.errors import SandboxLostError, WorkError
-from ivy_kernel.models import Cell, Json, Message, Outcome, Sink, visible
+from ivy_kernel.errors import SandboxLostError
+from ivy_kernel.models import Cell, Json, Message, Outcome, Sink
 from ivy_kernel.routes.events import EndingCall, Event
 
 RouteName = Literal["agent", "notebook", "script"]
@@ -258,62 +258,3 @@ class Route(Protocol):
 
     def describe(self) -> Json:
         """Return what was found out about the sandbox, for ``doctor`` and ``%ivy status``."""
-
-
-# What a kernel says of its work beside cells ------------------------------------------------------
-_KINDS: dict[str, type] = {
-    **dict.fromkeys(("sequence", "number", "total_bytes"), int),
-    **dict.fromkeys(("file", "directory", "python"), str),
-    **dict.fromkeys(("names", "missing", "pip", "conda", "r", "changed"), dict),
-    **dict.fromkeys(("objects", "restored", "others", "refused", "history"), list),
-}
-_LARGEST = 1 << 62
-
-
-def work_answer(answer: Json) -> Json:
-    """Return the content of an ``ivy_work_reply``, as `sound_work` leaves it.
-
-    Raises
-    ------
-    WorkError
-        When it says that the work was refused, or failed.
-    """
-    if answer.get("status") != "ok":
-        why = visible(f"{answer.get('ename')}: {answer.get('evalue')}")
-        raise WorkError(f"The sandbox's kernel refused ({why}).")
-    index = answer.get("index")
-    return {**sound_work(answer), "index": sound_work(index) if isinstance(index, dict) else None}
-
-
-def sound_work(content: Json) -> Json:
-    """Return what a kernel says of checkpoints and packages, without what makes no sense.
-
-    Any code in its process may have made the answer.
-    """
-    found = dict(content)
-    for name, kind in _KINDS.items():
-        value = found.get(name)
-        is_large = isinstance(value, int) and not 0 <= value < _LARGEST
-        if name in found and (type(value) is not kind or is_large):
-            del found[name]
-    at = found.get("at", 0)
-    if not (isinstance(at, int | float) and 0 <= at < _LARGEST):
-        del found["at"]
-    for name in {"missing", "names"} & found.keys():
-        found[name] = {
-            key: {**about, "cell": cell if type(cell := about.get("cell")) is int else 0}
-            for key, about in found[name].items()
-            if isinstance(about, dict)
-        }
-    if "changed" in found:
-        pairs = found["changed"].items()
-        found["changed"] = {k: v for k, v in pairs if isinstance(v, list) and len(v) == 2}
-    for name in {"restored", "others"} & found.keys():
-        found[name] = [text for text in found[name] if isinstance(text, str)]
-    if "objects" in found:
-        found["objects"] = [
-            row
-            for row in found["objects"]
-            if isinstance(row, list) and [type(each) for each in row] == [str, int] and row[1] >= 0
-        ]
-    return found

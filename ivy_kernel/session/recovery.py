@@ -22,16 +22,16 @@ from ivy_kernel.errors import (
     UsageError,
     WorkError,
 )
-from ivy_kernel.models import Cell, Json, Message, Outcome, Sink
+from ivy_kernel.models import Cell, Json, Message, Outcome, Sink, sound_work
 from ivy_kernel.routes.agent.programs import work_archive
-from ivy_kernel.routes.base import LiveKernel, Route, sound_work
+from ivy_kernel.routes.base import LiveKernel, Route
 from ivy_kernel.routes.events import show_error
 from ivy_kernel.session.notebook_record import ChatRecord, KeptCell, Life
 from ivy_kernel.session.restored import (
     QUESTION_SECONDS,
     Ask,
     Restored,
-    missing_words,
+    missing_hint,
     names_in,
     offer_packages,
     setup_cells,
@@ -70,6 +70,9 @@ class RecoveryHost(Protocol):
 
     def files(self) -> SandboxFiles:
         """Return the sandbox's files."""
+
+    def forget(self) -> None:
+        """Forget the sandbox of before: it is gone, and the user knows it."""
 
     async def open_for(self, cell: Cell, sink: Sink) -> Route:
         """See that sandbox and route are there for a cell, which may start a sandbox."""
@@ -216,14 +219,8 @@ class Recovery:
 
     def hint(self, outcome: Outcome, sink: Sink) -> None:
         """Say so when a cell has missed a variable that was not restored."""
-        if self._missing and outcome.reply.get("ename") == "NameError":
-            name = str(outcome.reply.get("evalue", "")).partition("'")[2].partition("'")[0]
-            if (about := self._missing.get(name)) is not None:
-                _note(
-                    sink,
-                    f"{missing_words(name, about)} was not restored: "
-                    f"%ivy restore --rerun makes it again.",
-                )
+        if sentence := missing_hint(outcome.reply, self._missing):
+            _note(sink, sentence)
 
     def keeper(self, host: RecoveryHost) -> CopyKeeper:
         """Return what keeps the copy on this machine."""
@@ -357,7 +354,11 @@ class Recovery:
         UsageError
             There is no checkpoint, or none of that cell.
         """
-        restored = await self._bring_back(run, cell, sink, loss=None, at=at)
+        try:
+            restored = await self._bring_back(run, cell, sink, loss=None, at=at)
+        except SandboxLostError:  # noticed only now, and what the user wants to have mended
+            self._of_session().forget()
+            restored = await self._bring_back(run, cell, sink, loss=None, at=at)
         if isinstance(restored, Outcome):
             return restored
         if restored is None:
@@ -391,11 +392,8 @@ class Recovery:
                 ended = await self._set_up(run, route, cell, sink)
                 if ended is not None:
                     return ended
-            lacking = (
-                await run.prepare(offer_packages(kernel, self._chat.lock, self.ask))
-                if is_other
-                else []
-            )
+            lock = self._chat.lock if is_other else {}
+            lacking = await run.prepare(offer_packages(kernel, lock, self.ask))
             if isinstance(lacking, Outcome):
                 return lacking
             wanted = {"do": "restore", "at": at, "partial": place != "its disk"}

@@ -184,6 +184,17 @@ def setup_cells(path: str) -> list[str]:
 _NAME = re.compile(r"[^\W\d]\w*")
 
 
+def missing_hint(reply: Json, missing: dict[str, Json]) -> str:
+    """Return what a cell is told that has met a variable which was not restored; else nothing."""
+    if reply.get("ename") != "NameError":
+        return ""
+    name = str(reply.get("evalue", "")).partition("'")[2].partition("'")[0]
+    if name not in missing:
+        return ""
+    words = missing_words(name, missing[name])
+    return f"{words} was not restored: %ivy restore --rerun makes it again."
+
+
 def names_in(code: str) -> set[str]:
     """Return the names of variables that a cell may need from before it; rather too many.
 

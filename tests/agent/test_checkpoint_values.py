@@ -75,6 +75,34 @@ SAVED: dict[str, tuple[str, str]] = {
         "T1 = collections.namedtuple('T1', 'x y'); t2 = T1(1, [2]); e2 = E1.A; d2 = D1(4)",
         "print(e2 is E1.A, d2 == D1(4), t2, type(t2) is T1, D1())",
     ),
+    "a class that counts its subclasses": (
+        "ae0 = []\nclass Ae1:\n    subs = []\n    def __init_subclass__(cls):\n"
+        "        Ae1.subs.append(cls); ae0.append(cls)\nclass Ae2(Ae1): pass\nclass Ae3(Ae2): pass",
+        "class Ae4(Ae2): pass\n"
+        "print([c.__name__ for c in Ae1.subs + ae0], Ae1.subs[0] is Ae2, ae0[1] is Ae3)",
+    ),
+    "a metaclass that counts its classes": (
+        "class Af1(type):\n    made = []\n    def __new__(mcs, name, bases, body):\n"
+        "        cls = super().__new__(mcs, name, bases, body); Af1.made.append(cls); return cls\n"
+        "class Af2(metaclass=Af1): pass\nclass Af3(Af2): pass\naf4 = Af3()",
+        "class Af5(Af2): pass\n"
+        "print([c.__name__ for c in Af1.made], Af1.made[0] is Af2, type(af4) is Af3)",
+    ),
+    "a class that counts its instances": (
+        "class Ag1:\n    made = 0\n    def __new__(cls):\n        cls.made += 1\n"
+        "        return super().__new__(cls)\nag2 = Ag1(); ag3 = [Ag1()]; ag2.x = 5",
+        "print(Ag1.made, ag2.x, type(ag3[0]) is Ag1); Ag1(); print(Ag1.made)",
+    ),
+    "a field of a data class that says it has no state": (
+        "@dataclasses.dataclass\nclass DD1:\n    x: int = 3\n"
+        "    def __getstate__(self): return {}\ndd2 = DD1(4)",
+        "print(dd2)",
+    ),
+    "a value that looks among its caller's variables when it comes back": (
+        "def fr1(): return 5\nclass FR:\n    def __setstate__(self, _):\n"
+        "        self.y = sys._getframe(2).f_globals['fr1']()\nfr2 = FR(); fr2.y = 5",
+        "print(fr2.y)",
+    ),
     "collections": (
         "import collections\no1 = [collections.deque([1], 3), collections.Counter('aab'),"
         " collections.defaultdict(list, a=[1]), collections.OrderedDict(b=1)]",

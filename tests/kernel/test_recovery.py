@@ -167,16 +167,17 @@ def test_cells_after_the_checkpoint_stop_the_next_one(
 
 
 def test_what_an_older_checkpoint_has_brought_back_is_what_the_next_restore_brings(
-    kernel: KernelDriver, server: RunningSandbox, hibernate: Callable[[], None]
+    kernel: KernelDriver, server: RunningSandbox, chat_id: str, hibernate: Callable[[], None]
 ) -> None:
     """The cells after it are undone: neither their values nor their names come again."""
     for code in ("n = 1", "%ivy checkpoint", "n = 2; later = 3", "%ivy checkpoint"):
         kernel.run(code)
-    before = newest_index(server.root)
+    (top,) = server.root.glob(f"{chat_id}*")
+    before = newest_index(top)
     told = kernel.run("%ivy restore --at 1").text("stderr")
     assert "as they were after cell 1" in told
     assert "Not of that checkpoint, and as before: later." in told
-    until(lambda: newest_index(server.root) > before, "it is the newest checkpoint again")
+    until(lambda: newest_index(top) > before, "it is the newest checkpoint again")
     hibernate()
     cell = kernel.run("n")
     assert cell.result == "1", cell.reply

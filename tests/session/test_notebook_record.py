@@ -15,7 +15,7 @@ import pytest
 
 from ivy_kernel.errors import TamperedCheckpointError
 from ivy_kernel.models import Cell
-from ivy_kernel.routes.base import work_answer
+from ivy_kernel.routes.agent.calls import work_answer
 from ivy_kernel.session.checkpoint_copies import CheckpointCopies, CopyKeeper
 from ivy_kernel.session.notebook_record import (
     CELLS_KEPT,

@@ -32,6 +32,45 @@ def identity_of(definition: Any) -> str:
 functions._get_or_create_tracker_id = identity_of  # cloudpickle's is random
 
 
+def class_skeleton(
+    kind: Any, name: str, bases: Any, attributes: dict[str, Any], identity: str, _: Any
+) -> Any:
+    """Return a class that has no attributes yet.
+
+    What cells have defined to run for each new class (a metaclass, ``__init_subclass__``) has run
+    for it, when it was made first: it does not run again.
+    """
+    own = functions._DYNAMIC_CLASS_TRACKER_BY_CLASS
+    attributes = {sys.intern(key): value for key, value in attributes.items()}
+
+    def make(name: str, bases: Any, variables: dict[str, Any]) -> Any:
+        library = next(each for each in kind.__mro__ if each not in own)
+        made = library.__new__(kind, name, bases, variables)
+        library.__init__(made, name, bases, variables)
+        return made
+
+    above = {each for base in types.resolve_bases(bases) for each in base.__mro__ if each in own}
+    hooks = [(each, vars(each).get("__init_subclass__")) for each in above]
+    hooks = [(each, hook) for each, hook in hooks if hook is not None]
+    try:
+        for each, _ in hooks:
+            type.__delattr__(each, "__init_subclass__")
+        options = {"metaclass": make if kind in own else kind}
+        made = types.new_class(name, bases, options, lambda body: body.update(attributes))
+    finally:
+        for each, hook in hooks:
+            type.__setattr__(each, "__init_subclass__", hook)
+    return functions._lookup_class_or_track(identity, made)
+
+
+functions._make_skeleton_class = class_skeleton
+
+
+def instance(cls: Any) -> Any:
+    """Return an instance of a class of a cell, whose ``__new__`` has run when it was made."""
+    return object.__new__(cls)
+
+
 class NotSavedError(Exception):
     """A value that cannot be saved so that it comes back as it was; says why."""
 

@@ -192,7 +192,25 @@ class Pickler(functions.Pickler):  # type: ignore[misc]  # cloudpickle has no ty
             reduce = snapshot.reducers[kind]
         else:
             reduce = snapshot.find_reducer(kind)
+        if reduce is None and type(kind.__new__) is types.FunctionType:
+            return self._reduce_instance(obj)
         return NotImplemented if reduce is None else reduce(self, obj)
+
+    def _reduce_instance(self, obj: Any) -> Any:
+        """Reduce what the ``__new__`` of a cell's class has made, which is not to run again."""
+        kind = type(obj)
+        names = ("__reduce_ex__", "__reduce__")
+        is_usual = all(getattr(kind, name) is getattr(object, name) for name in names)
+        if not is_usual or self.snapshot.by_reference(kind):
+            return NotImplemented
+        reduced = obj.__reduce_ex__(4)
+        if reduced[0].__name__ != "__newobj__" or reduced[1] != (kind,):
+            return NotImplemented
+        try:
+            object.__new__(kind)
+        except TypeError:  # it is more than an object
+            return NotImplemented
+        return (live.instance, *reduced[1:])
 
     def _reduce_function(self, function: Any) -> Any:
         self.has_code = True

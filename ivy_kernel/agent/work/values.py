@@ -56,7 +56,7 @@ class Capture:
             self._take_one(name, value)
         done: set[str] = set()
         while len(done) < len(self._snapshot.classes):
-            for identity in set(self._snapshot.classes) - done:
+            for identity in [one for one in self._snapshot.classes if one not in done]:
                 done.add(identity)
                 key = CLASS_PREFIX + identity
                 self._take_one(key, self._snapshot.classes[identity], (identity,))
@@ -298,26 +298,41 @@ def load_groups(
     def has_class(group: Json) -> bool:
         return any(name.startswith(CLASS_PREFIX) for name in group["names"])
 
-    for group in sorted(groups, key=lambda one: (has_class(one), one["code"]), reverse=True):
-        try:
-            if group["code"] and not may_load_code:
-                raise NotSavedError("it has code of another version of Python")
-            needed = {group["pickle"], *(digest for digest, _, _ in group["buffers"])}
-            if partial and not needed <= there:
-                raise NotSavedError("not in the copy")
-            data = store.load(group["pickle"], group["size"])
-            buffers = []
-            for digest, size, is_readonly in group["buffers"]:
-                loaded = store.load(digest, size)
-                buffers.append(loaded if is_readonly else bytearray(loaded))
-            loaded = _load(data, buffers)
-            values.update(loaded)
-            # At once: what comes later may look for a function among the variables.
-            live.namespace().update((k, v) for k, v in loaded.items() if k.isidentifier())
-        except Exception as error:  # of any type: the values' own code runs
-            if isinstance(error, TamperedCheckpointError):
+    waiting = sorted(groups, key=has_class, reverse=True)
+    for is_last in (False, True):
+        again = []
+        for group in waiting:
+            try:
+                if group["code"] and not may_load_code:
+                    raise NotSavedError("it has code of another version of Python")
+                if partial and not there.issuperset(digest for digest, *_ in _objects(group)):
+                    raise NotSavedError("not in the copy")
+                loaded = _load(*_data(group, store))
+                values.update(loaded)
+                # At once: what comes later may look for a function among the variables.
+                live.namespace().update((k, v) for k, v in loaded.items() if k.isidentifier())
+            except TamperedCheckpointError as error:
                 refused.append([str(error).split(" ", 1)[0], str(error)])
-            missing.update(dict.fromkeys(group["names"], describe(error)))
+                missing.update(dict.fromkeys(group["names"], describe(error)))
+            except Exception as error:  # of any type: the values' own code runs
+                if not is_last:
+                    again.append(group)  # it may have looked for a variable that was not there yet
+                else:
+                    missing.update(dict.fromkeys(group["names"], describe(error)))
+        waiting = again
     values = {k: v for k, v in values.items() if not k.startswith(CLASS_PREFIX)}
     missing = {k: v for k, v in missing.items() if not k.startswith(CLASS_PREFIX)}
     return values, missing, refused
+
+
+def _objects(group: Json) -> list[list[Any]]:
+    return [[group["pickle"], group["size"]], *group["buffers"]]
+
+
+def _data(group: Json, store: Store) -> tuple[bytes, list[Any]]:
+    """Return a group's pickle and buffers from the store, which compares their hashes."""
+    buffers = []
+    for digest, size, is_readonly in group["buffers"]:
+        loaded = store.load(digest, size)
+        buffers.append(loaded if is_readonly else bytearray(loaded))
+    return store.load(group["pickle"], group["size"]), buffers

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from ivy_kernel.agent import PROTOCOL_VERSION
-from ivy_kernel.errors import AnswerError
-from ivy_kernel.models import Cell, Channel, Json
+from ivy_kernel.errors import AnswerError, WorkError
+from ivy_kernel.models import Cell, Channel, Json, sound_work, visible
 from ivy_kernel.routes.agent.failures import (
     ConnectionListener,
     FailureStreak,
@@ -470,3 +470,18 @@ def execute_request(cell: Cell) -> OutgoingMessage:
         metadata["ivy"] = {"cell": cell.cell_id, "number": cell.execution_count, "code": code}
     header = header_of("execute_request", cell.header)
     return OutgoingMessage("shell", header, content, metadata=metadata)
+
+
+def work_answer(answer: Json) -> Json:
+    """Return the content of an ``ivy_work_reply``, without what makes no sense.
+
+    Raises
+    ------
+    WorkError
+        When it says that the work was refused, or failed.
+    """
+    if answer.get("status") != "ok":
+        why = visible(f"{answer.get('ename')}: {answer.get('evalue')}")
+        raise WorkError(f"The sandbox's kernel refused ({why}).")
+    index = answer.get("index")
+    return {**sound_work(answer), "index": sound_work(index) if isinstance(index, dict) else None}

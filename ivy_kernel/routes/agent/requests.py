@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 
 from ivy_kernel.errors import SandboxError, SandboxLostError, WorkError
 from ivy_kernel.models import Fate, Json, Message, Namespace, Sink
+from ivy_kernel.routes.agent import calls
 from ivy_kernel.routes.agent.calls import Outbox, OutgoingMessage, Submission, header_of
 from ivy_kernel.routes.agent.frames import is_execute_reply, to_message, to_meter
-from ivy_kernel.routes.base import BackgroundListener, WorkOwner, work_answer
+from ivy_kernel.routes.base import BackgroundListener, WorkOwner
 from ivy_kernel.routes.events import (
     Arrival,
     KernelDied,
@@ -478,7 +479,7 @@ class Configuring:
             owner.configured(self._holder, None, UNCONFIGURED)
         else:
             try:
-                owner.configured(self._holder, work_answer(reply.content), "")
+                owner.configured(self._holder, calls.work_answer(reply.content), "")
                 self._is_known = True
             except WorkError as error:
                 owner.configured(self._holder, None, str(error))

@@ -14,6 +14,7 @@ from typing import Literal, NoReturn
 
 from ivy_kernel.errors import AnswerError, NoAnswerError, SandboxError, SandboxLostError
 from ivy_kernel.models import Cell, Channel, Json, Message, Namespace, Outcome, Sink
+from ivy_kernel.routes.agent import calls
 from ivy_kernel.routes.agent.calls import OutgoingMessage, ToolCall, execute_request, header_of
 from ivy_kernel.routes.agent.connection import AgentConnection, holder_of
 from ivy_kernel.routes.agent.failures import EndOfSandbox
@@ -25,13 +26,7 @@ from ivy_kernel.routes.agent.requests import (
     RequestEndedError,
     RequestTable,
 )
-from ivy_kernel.routes.base import (
-    LiveKernel,
-    RouteListener,
-    RouteName,
-    WorkOwner,
-    work_answer,
-)
+from ivy_kernel.routes.base import LiveKernel, RouteListener, RouteName, WorkOwner
 from ivy_kernel.routes.events import (
     ENDED_UNDER_CELL,
     ERROR_NAMES,
@@ -346,7 +341,7 @@ class AgentRoute:
     async def work(self, content: Json, *, timeout_seconds: float = WORK_SECONDS) -> Json:
         """Have the kernel's process do something beside cells; see `LiveKernel.work`."""
         reply = await self.request("ivy_work_request", content, timeout_seconds=timeout_seconds)
-        return work_answer(reply.content)
+        return calls.work_answer(reply.content)
 
     async def configure(self) -> None:
         """Tell the kernel what its `WorkOwner` wants, without a cell; see `LiveKernel`."""
