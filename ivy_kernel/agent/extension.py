@@ -157,6 +157,8 @@ def attach(kernel: Any) -> None:
     import asyncio  # takes long, and the built-in shell needs none
 
     shell = kernel.shell
+    # The banner, a part of every answer to a ping, would have a tip drawn with the cells' `random`.
+    shell.enable_tip = False
 
     def set_count(number: int) -> None:
         shell.execution_count = number + 1
