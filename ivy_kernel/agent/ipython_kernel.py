@@ -181,8 +181,8 @@ once all this has been imported.
 After each cell ipykernel flushes ``sys.stdout`` and ``sys.stderr``. Where a cell has put something
 there that cannot be flushed, such as a closed file, it would neither reply nor say "idle": so the
 kernel's own streams are put back. The answer to a ping says whether a cell runs, because some cells
-(jupyter_ui_poll's) take requests while they wait. It is made once: IPython's banner has a tip that is
-drawn from the user's random numbers, which would not be those of their seed."""
+(jupyter_ui_poll's) take requests while they wait. It is made once: IPython's banner has a tip that
+is drawn from the user's random numbers, which would not be those of their seed."""
 
 
 def _type_of(header: bytes) -> str:
