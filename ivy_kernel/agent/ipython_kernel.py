@@ -135,12 +135,7 @@ try:
                 mend(name)
     Kernel.ivy_runs = False
     Kernel.do_execute = do_execute
-    known = {}
-    def kernel_info(self):
-        if not known:
-            known.update(info.fget(self))
-        return dict(known, ivy_runs=self.ivy_runs)
-    Kernel.kernel_info = property(kernel_info)
+    Kernel.kernel_info = property(lambda self: dict(info.fget(self), ivy_runs=self.ivy_runs))
 except Exception:
     pass
 try:
@@ -181,8 +176,7 @@ once all this has been imported.
 After each cell ipykernel flushes ``sys.stdout`` and ``sys.stderr``. Where a cell has put something
 there that cannot be flushed, such as a closed file, it would neither reply nor say "idle": so the
 kernel's own streams are put back. The answer to a ping says whether a cell runs, because some cells
-(jupyter_ui_poll's) take requests while they wait. It is made once: IPython's banner has a tip that
-is drawn from the user's random numbers, which would not be those of their seed."""
+(jupyter_ui_poll's) take requests while they wait."""
 
 
 def _type_of(header: bytes) -> str:
