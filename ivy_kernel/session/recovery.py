@@ -219,7 +219,7 @@ class Recovery:
 
     def hint(self, outcome: Outcome, sink: Sink) -> None:
         """Say so when a cell has missed a variable that was not restored."""
-        if sentence := missing_hint(outcome.reply, self._missing):
+        if self._missing and (sentence := missing_hint(outcome.reply, self._missing)):
             _note(sink, sentence)
 
     def keeper(self, host: RecoveryHost) -> CopyKeeper:
