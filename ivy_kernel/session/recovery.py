@@ -273,10 +273,12 @@ class Recovery:
 
     # -- losses
 
-    def lost(self, cell: Cell) -> None:
+    def lost(self, cell: Cell, sink: Sink) -> None:
         """Called when a cell that was under way has ended as lost: the next one may restore."""
         if self._mode == "auto" and self._life.ended and cell.store_history:
             self._loss = SandboxLostError("The variables were lost with the cell before.")
+            if self.summary:
+                _note(sink, "The next cell restores the variables from the newest checkpoint.")
 
     def terminated(self) -> None:
         """Called when the user has terminated the sandbox here: nothing is restored by itself."""

@@ -171,7 +171,7 @@ class Session:
                 if outcome.fate == "lost" and not run.keeps_variables:
                     self._gate.told(cell)
                     if self.recovery is not None and run.was_sent and not run.was_terminated:
-                        self.recovery.lost(cell)
+                        self.recovery.lost(cell, sink)
                 return outcome
             except IvyError as error:
                 return await self._end_with_error(run, error, cell, sink)

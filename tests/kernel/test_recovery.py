@@ -118,6 +118,7 @@ def test_a_kernel_that_died_is_replaced_from_the_disk(kernel: KernelDriver) -> N
     kernel.run("n = 1; open('count', 'a').write('x')")
     kernel.run("%ivy checkpoint")
     dead = kernel.run("open('count', 'a').write('y'); import os; os._exit(3)")
+    assert "The next cell restores the variables" in dead.text("stderr")
     assert dead.reply["ename"] == "SandboxLostError"
     cell = kernel.run("n, open('count').read()")
     assert cell.result == "(1, 'xy')"

@@ -262,7 +262,7 @@ class Pickler(functions.Pickler):  # type: ignore[misc]  # cloudpickle has no ty
 
 
 def _refuse_live(_: Pickler, value: Any) -> Any:
-    raise NotSavedError(f"a {name_of(type(value))} is tied to this process")
+    raise NotSavedError(f"an open file ({name_of(type(value))}) is tied to this process")
 
 
 def _refuse_memory(_: Pickler, value: Any) -> Any:

@@ -355,7 +355,7 @@ class RequestTable:
             f"The sandbox's Python cannot start: {last_line(log)}"
             if never_ready
             else f"The variables are gone, because {_why_died(event, exit_code, log)}. "
-            "A new one is started; run the cells that the next ones need again."
+            "A new one is started; what the next cells need must be restored, or run again."
         )
         is_reported = self._end_lost(event.get("lost", []), cause)
         # Before it was ready there were no variables to lose; and the death of a kernel older than
