@@ -10,7 +10,7 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
-from .cloudpickle import cloudpickle as functions  # type: ignore[import-untyped]  # packed later
+from .cloudpickle import cloudpickle as functions
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,7 +19,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from . import live
-from .cloudpickle import cloudpickle as functions  # type: ignore[import-untyped]  # as it is
+from .cloudpickle import cloudpickle as functions
 from .live import NotSavedError, describe, name_of
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from . import live
-from .cloudpickle import cloudpickle as functions  # type: ignore[import-untyped]  # as it is
+from .cloudpickle import cloudpickle as functions
 from .live import NotSavedError, describe, name_of
 from .pickling import CLASS_PREFIX, WHOLE_NAMESPACE, Pickled, Snapshot
 from .store import NoSpaceError, Store, TamperedCheckpointError, digest_of
