@@ -185,8 +185,8 @@ def leave(lab: Lab, way: str, enough: Any) -> None:
     ("way", "moment", "turn"),
     [
         ("closed", "ended", 0),
-        ("reloaded", "runs", 0),
-        ("SIGINT", "ended", 0),
+        further("reloaded", "runs", 0),
+        further("SIGINT", "ended", 0),
         ("SIGKILL", "runs", 0),
         *(
             further(way, moment, turn)

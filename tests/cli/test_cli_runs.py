@@ -375,7 +375,7 @@ def undisturbed(server: RunningSandbox, tmp_path_factory: pytest.TempPathFactory
     return without_times(home.work / "a.executed.ipynb")
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2, *map(further, range(3, 60))])
+@pytest.mark.parametrize("seed", [0, 1, *map(further, range(2, 60))])
 @pytest.mark.timeout(300)
 def test_a_run_outlives_all_processes_of_this_machine(
     seed: int,

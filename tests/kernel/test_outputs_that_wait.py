@@ -16,6 +16,7 @@ from home import Home
 from jupyter_server_driver import TOKEN, RunningJupyter, ServerHome, running_jupyter
 from kernel_driver import CellRun, KernelDriver, agent_variables, running_kernel
 from sandbox_server import RunningSandbox, until
+from thoroughness import further
 
 from ivy_kernel.kernel.restart import keep_for_next_server
 from ivy_kernel.session.journal_reader import JournalReader
@@ -363,7 +364,7 @@ class Page:
         return found
 
 
-@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL], ids=["in order", "killed"])
+@pytest.mark.parametrize("end", [signal.SIGTERM, further(signal.SIGKILL)])
 def test_a_notebook_that_is_opened_in_the_next_server_has_it_all(
     notebook: Notebook, tmp_path: Path, end: signal.Signals
 ) -> None:
