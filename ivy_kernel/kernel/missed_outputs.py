@@ -303,6 +303,7 @@ class MissedOutputs:
         self._expected: dict[str, KeptCell] = {}
         self._kept: KeptOutputs | None = None
         self._held: list[Message] = []
+        self._seen: set[str] = set()  # what was read, which a poll may bring, too, and later
         self._catching_up = 0
         self._has_looked = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -405,20 +406,22 @@ class MissedOutputs:
         if expected is not None:
             missed = MissedCell(expected, self._shown, self._limit())
             self._cells.setdefault(expected.run, missed)
+        message_id = str((message.header or {}).get("msg_id"))
         if self._catching_up:
             self._held.append(message)
+        elif message_id in self._seen:
+            self._seen.discard(message_id)
         elif message.parent_id in self._cells:
             self._cells[message.parent_id].take(message)
 
     async def _catch_up(self, kept: KeptOutputs) -> None:
         """Read what an agent that was found has said of cells that the journals do not have."""
-        seen: set[str] = set()
         missed: list[MissedCell] = []
         try:
             cells, end = await kept.kept_cells()
             known = await asyncio.to_thread(known_cells, self._shown.path)
             missed = self._begin(newest_unknown(cells, known))
-            await read_cells(missed, end, lambda offset, _: kept.read_kept(offset), seen)
+            await read_cells(missed, end, lambda offset, _: kept.read_kept(offset), self._seen)
         except IvyError:
             for each in missed:
                 if not each.is_over:
@@ -427,8 +430,7 @@ class MissedOutputs:
                     each.end(FATES.get(each.cell.fate, "unknown"))
         finally:
             self._catching_up -= 1
-            held = [m for m in self._held if str((m.header or {}).get("msg_id")) not in seen]
-            self._held = []
+            held, self._held = self._held, []
             for message in held:
                 self.heard(message)
 

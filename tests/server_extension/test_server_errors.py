@@ -38,6 +38,8 @@ STATUSES = {
     "SandboxLostError": 409,
     "OutcomeUnknownError": 409,
     "RouteError": 409,
+    "WorkError": 409,
+    "TamperedCheckpointError": 409,
     "SandboxFileError": 409,
     "NoSuchFileError": 404,
     "FileExistsInSandboxError": 409,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from jupyter_server_driver import Json, RunningJupyter
@@ -11,6 +12,20 @@ from sandbox_server import RunningSandbox, until
 from test_server_kernels import Notebook
 
 WATCHED_SECONDS = 2.5
+SETTLED_SECONDS = 4.0
+
+
+def settle(platform: RunningSandbox) -> None:
+    """Wait until the copy of the checkpoint was fetched, which follows a cell and no watcher."""
+    seen: list[Any] = [None, 0.0]
+
+    def is_settled() -> bool:
+        calls, now = platform.counters()["calls"], time.monotonic()
+        if calls != seen[0]:
+            seen[:] = [calls, now]
+        return now - seen[1] > SETTLED_SECONDS
+
+    until(is_settled, "no calls follow the cell any more", 60)
 
 
 @pytest.fixture
@@ -44,6 +59,7 @@ def test_what_a_sandbox_uses_is_pushed_and_costs_no_request(
         assert isinstance(uses["gpus"], list)
         assert 0 <= uses["age_seconds"] < 20
 
+        settle(platform)
         calls, watched_until = platform.counters()["calls"], time.monotonic() + WATCHED_SECONDS
         until(
             lambda: jupyter.sandboxes() and time.monotonic() > watched_until,
