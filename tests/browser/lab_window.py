@@ -188,6 +188,11 @@ class Lab:
         self.running.call("POST", f"ivy/sandboxes/{shown['id']}/create", {})
         chat_id = shown["chat_id"]
         until(lambda: sandbox.status(chat_id)["status"] == "active", "the sandbox is active")
+        until(self._is_known_active, "the server extension has seen that")
+
+    def _is_known_active(self) -> bool:
+        (shown,) = self.running.call("GET", "ivy/sandboxes")["sandboxes"]
+        return bool(shown["status"]["state"] == "active")
 
     def sandbox_id(self) -> str:
         """The id of the one sandbox that the server extension knows."""
