@@ -55,8 +55,8 @@ def check(notebook: NotebookNode, log: pytest.LogCaptureFixture) -> None:
 def test_a_widget_notebook_ends_each_time(
     server: RunningSandbox, new_home: Callable[[], Home], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Three runs of three end, with the widgets' state saved."""
-    for _ in range(3):
+    """Six runs of six end, with the widgets' state saved."""
+    for _ in range(6):
         check(run_notebook(server, new_home()), caplog)
 
 
